@@ -86,6 +86,7 @@ type GraphQLCall struct {
 	ReportsCost bool
 
 	outside  string    // a reason why the call may reach a repository that Repositories and the following members do not name
+	hidden   string    // a scalar that no client with a scope may read
 	followed []string  // those of Repositories by a former name of which the upstream also finds a renamed or transferred repository
 	nodes    []nodeUse // the node IDs of node, of nodes and of the inputs of reach.Mutations, without people
 	heads    []string  // the head branches of new pull requests

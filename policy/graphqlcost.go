@@ -63,6 +63,8 @@ type tally struct {
 	content                        contentSet // the fields of the set with the content of a repository
 	isNested                       bool       // content fields of the set have content fields below them
 	isPrivate                      bool       // the set selects scalars that reach.Viewer does not list
+	private                        string     // a scalar of the set that reach.Public does not list
+	hidden                         string     // a scalar that a client with a scope may not read
 	outside                        string     // a field that may leave the repository
 }
 
@@ -112,6 +114,7 @@ func (c *GraphQLCall) analyse(document *ast.QueryDocument, operation *ast.Operat
 	c.Cost = max(1, c.Requests/requestsPerPoint+min(1, c.Requests%requestsPerPoint))
 	a.setRootFields(a.fieldsOf(operation.SelectionSet))
 	c.outside, c.widest = cmp.Or(c.outside, t.outside, t.content.without(contentSet{})), t.widest
+	c.hidden = t.hidden
 	if c.Nodes > maxGraphQLNodes {
 		a.fail("MAX_NODE_LIMIT_EXCEEDED", "check GraphQL query: %s", tooManyNodes(c.Nodes, maxGraphQLNodes, t.widest))
 	}
@@ -164,7 +167,7 @@ func (t *tally) add(o tally) {
 		t.content[i] |= o.content[i]
 	}
 	t.isNested, t.isPrivate = t.isNested || o.isNested, t.isPrivate || o.isPrivate
-	t.outside = cmp.Or(t.outside, o.outside)
+	t.private, t.hidden, t.outside = cmp.Or(t.private, o.private), cmp.Or(t.hidden, o.hidden), cmp.Or(t.outside, o.outside)
 }
 
 // fragment returns the tally of a named fragment. It visits the fragment once.
@@ -531,10 +534,13 @@ var reach = mustDecode[struct {
 	Content         []contentRow        `yaml:"content"`
 	References      []string            `yaml:"references"`
 	BelowReferences []string            `yaml:"below_references"`
+	Arguments       []string            `yaml:"reference_arguments"`
 	Owners          []string            `yaml:"owners"`
 	BelowOwners     []string            `yaml:"below_owners"`
 	Viewer          []string            `yaml:"viewer"`
 	BelowParent     []string            `yaml:"below_parent"`
+	Public          []string            `yaml:"public"`
+	Secrets         []string            `yaml:"secrets"`
 	Searches        []string            `yaml:"searches"`
 	Nodes           map[string]string   `yaml:"nodes"`
 	RepositoryNodes []string            `yaml:"repository_nodes"`
@@ -573,6 +579,7 @@ func (s contentSet) without(o contentSet) string {
 var (
 	contentNames   = namesOf(append(reach.Content, contentRow{Fields: reach.References}))
 	contentIndex   = indexOf(contentNames)
+	publicIndex    = indexOf(reach.Public)
 	belowReference = contentSetOf(reach.BelowReferences)
 	belowOwner     = contentSetOf(slices.Concat(reach.BelowReferences, reach.BelowOwners))
 	belowParent    = contentSetOf(slices.Concat(reach.BelowReferences, reach.BelowParent))

@@ -41,6 +41,15 @@ func (r *GraphQLRules) Restricts() bool {
 	return r != nil && (r.Depth > 0 || r.Nodes > 0 || r.Cost > 0 || r.ReadOnly || len(r.Operations)+len(r.Repositories)+len(r.Persisted) > 0)
 }
 
+// CheckQuery returns a [*GraphQLError] if the scope does not allow a GraphQL call for another reason than those of
+// [Scope.PermitsQuery].
+func (s *Scope) CheckQuery(c *GraphQLCall) error {
+	if s.CountsWrites && c.Kind == "" {
+		return forbid("the body has no readable query, and the writes of this client are counted; send one JSON object with a valid query")
+	}
+	return s.GraphQL.Check(c)
+}
+
 // Check returns a [*GraphQLError] if the rules other than Repositories do not allow a call.
 func (r *GraphQLRules) Check(c *GraphQLCall) error {
 	switch {

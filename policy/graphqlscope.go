@@ -78,6 +78,8 @@ func (s *Scope) PermitsQuery(c *GraphQLCall, nodesOf NodesOf) (followed []string
 		return nil, forbid("the body has no readable query to check")
 	case c.outside != "":
 		return nil, forbid("the field %.100q may reach other repositories; use repository(owner:, name:)", c.outside)
+	case c.hidden != "":
+		return nil, forbid("the field %.100q may be private; remove it, or use a field of a repository in the scope", c.hidden)
 	}
 	n := naming{}
 	for _, name := range c.Repositories {
@@ -186,7 +188,12 @@ func (r *GraphQLRules) allowsRepository(name string) bool {
 func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 	owner, name := a.argument(f, "owner"), a.argument(f, "name")
 	login := a.argument(f, "login")
-	t.outside = sub.outside
+	t.outside, t.hidden = sub.outside, sub.hidden
+	public := func() {
+		if sub.private != "" {
+			t.hidden = cmp.Or(t.hidden, f.Name+"."+sub.private)
+		}
+	}
 	within := func(below contentSet) {
 		if other := sub.content.without(below); other != "" {
 			t.outside = cmp.Or(t.outside, f.Name+"."+other)
@@ -196,12 +203,18 @@ func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 	switch {
 	case len(f.SelectionSet) == 0:
 		t.isPrivate = !slices.Contains(reach.Viewer, f.Name)
+		if _, ok := publicIndex[f.Name]; !ok {
+			t.private = f.Name
+		}
+		if slices.Contains(reach.Secrets, f.Name) {
+			t.hidden = f.Name
+		}
 	case f.Name == "node" && a.argument(f, "id") != nil:
 		a.useNodes(t, f, a.argument(f, "id"), sub)
 	case f.Name == "nodes" && a.argument(f, "ids") != nil:
 		a.useNodes(t, f, a.argument(f, "ids"), sub)
 	case slices.Contains(reach.Structure, f.Name):
-		t.content, t.isNested, t.isPrivate = sub.content, sub.isNested, sub.isPrivate
+		t.content, t.isNested, t.isPrivate, t.private = sub.content, sub.isNested, sub.isPrivate, sub.private
 	case f.Name == "repository" && owner != nil && name != nil:
 		o, ok := a.value(owner).(string)
 		n, also := a.value(name).(string)
@@ -218,6 +231,7 @@ func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 		}
 		a.add(&a.call.owners, text)
 		within(belowOwner)
+		public()
 	case f.Name == "viewer":
 		if sub.isPrivate || sub.content != (contentSet{}) {
 			t.outside = f.Name
@@ -226,20 +240,20 @@ func (a *analysis) setReach(t *tally, f *ast.Field, sub tally) {
 		a.useSearch(t, f)
 		within(contentBelow["issue"])
 	case slices.Contains(reach.References, f.Name):
-		pages := func(argument *ast.Argument) bool {
-			return slices.Contains([]string{"first", "last", "after", "before"}, argument.Name)
-		}
-		if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !pages(argument) }) {
+		if slices.ContainsFunc(f.Arguments, func(argument *ast.Argument) bool { return !slices.Contains(reach.Arguments, argument.Name) }) {
 			t.outside = f.Name
 		}
 		t.content.add(f.Name)
 		within(belowReference)
+		public()
 	case f.Name == "parent":
 		t.content.add(f.Name)
 		if within(belowParent); sub.isNested {
 			t.outside = f.Name
 		}
+		public()
 	case isContent:
+		t.private = sub.private
 		t.content.add(f.Name)
 		within(below)
 	case reach.Mutations[f.Name] != nil:

@@ -15,6 +15,8 @@ type Scope struct {
 	Operations []string
 	// GraphQL restricts the GraphQL calls. Nil allows all of them.
 	GraphQL *GraphQLRules
+	// CountsWrites is set if the writes of the client are limited. GraphQL calls whose mutations cannot be counted are then refused.
+	CountsWrites bool
 	// Repositories are patterns of the allowed repositories, and Organizations of the allowed organizations and users
 	// ([Glob]). Repositories beginning with an exclamation mark are excluded. Both empty, all are allowed.
 	Repositories, Organizations []string
@@ -26,6 +28,11 @@ type Scope struct {
 // LimitsNames reports whether the scope allows some repositories or owners only.
 func (s *Scope) LimitsNames() bool {
 	return s != nil && (s.ByClaim || len(s.Repositories)+len(s.Organizations) > 0)
+}
+
+// ReadsQueries reports whether [Scope.CheckQuery] may refuse a GraphQL call, so that its body must be known.
+func (s *Scope) ReadsQueries() bool {
+	return s != nil && (s.CountsWrites || s.GraphQL.Restricts())
 }
 
 // NamesOnly returns the part of the scope about repositories and owners, or nil.

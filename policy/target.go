@@ -75,14 +75,26 @@ func canonicalSegment(s string) (string, error) {
 // escape percent-encodes all characters except unreserved characters (RFC 3986 section 2.3).
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
-// climbs reports whether an upstream may read a path as one above its root, and so above the base URL of a host.
+// climbs reports whether an upstream may read a path as one above its root, and so above the base URL of a host. Upstreams differ in
+// how often they decode a path before they split it, and in whether a backslash separates segments.
 func climbs(escaped string) bool {
 	if !strings.Contains(escaped, "..") && !strings.Contains(escaped, "%") {
 		return false
 	}
+	for range maxDecodings + 1 {
+		if leavesRoot(escaped) || leavesRoot(strings.ReplaceAll(escaped, `\`, "/")) {
+			return true
+		}
+		escaped = decodeOnce(escaped)
+	}
+	return false
+}
+
+// leavesRoot reports whether the segments between the slashes of a path lead above its root.
+func leavesRoot(path string) bool {
 	depth := 0
-	for part := range strings.SplitSeq(strings.ReplaceAll(decodeFully(escaped), `\`, "/"), "/") {
-		switch part, _, _ = strings.Cut(part, ";"); part { // some servers ignore what follows a semicolon
+	for part := range strings.SplitSeq(path, "/") {
+		switch part, _, _ = strings.Cut(decodeFully(part), ";"); part { // some servers ignore what follows a semicolon
 		case "..":
 			if depth--; depth < 0 {
 				return true
@@ -198,14 +210,21 @@ func isGraphQL(method string, segments []string) (bool, error) {
 
 func isNoLetter(r rune) bool { return !unicode.IsLetter(r) }
 
-// decodeFully decodes percent-escapes until no escape is left, at most three times.
+// maxDecodings is how often an upstream may decode a path.
+const maxDecodings = 3
+
+// decodeFully decodes percent-escapes until no escape is left, at most maxDecodings times.
 func decodeFully(s string) string {
-	for range 3 {
-		decoded, err := url.PathUnescape(s)
-		if err != nil || decoded == s {
-			break
-		}
-		s = decoded
+	for range maxDecodings {
+		s = decodeOnce(s)
+	}
+	return s
+}
+
+// decodeOnce decodes percent-escapes once. Percent signs that begin no escape are text.
+func decodeOnce(s string) string {
+	if strings.Contains(s, "%") {
+		s, _ = url.PathUnescape(escapeStray(s)) // without stray percent signs, there is no error
 	}
 	return s
 }

@@ -18,6 +18,9 @@ func TestFilesStayBelowTheirRoot(t *testing.T) {
 		"/a/../b": true, "//a//b": true, "/a%2Fb%2f..": true, "/a/...": true, "/100%25/x": true, "/a/b/../..": true, "/..a/b": true, "/a/%2e%2e/b": true,
 		"/..": false, "/../b": false, "/a/../../b": false, "/a/%2e%2e/%2E./b": false, "/a/..%2f..%2fb": false, "/a/%252e%252e/%252e%252e/b": false, "//../b": false,
 		`/a/..\..\b`: false, "/a/..%5c..": false, "/a/..;x=1/..;/b": false, "/./../b": false,
+		"/a%2fb/../x": true, "/a%2Fb/c/../../x": true, "/a%25zz/..": true, "/a%2fb/../../x": false, "/a%2Fb/%2e%2e/%2e%2e/x": false, "/a%252fb/../../x": false,
+		"/a%5cb/../../x": false, `/a\b/../../x`: false, "/a%255Cb/%252e%252e/../x": false, "/a%2f..%2fb/../../x": false, "/..;%2fa%2fb": false,
+		"/a/..;%2fb%2fc/../x": false, "/a%3bb%2fc/..%3b/..%3b": false, "/%25zz%252f..%252f..": false, "/%2f/../x": false,
 	} {
 		m, err := Files.Classify("GET", path, "")
 		if (err == nil) != passes || passes && m.Path != path {

@@ -527,14 +527,14 @@ func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) erro
 				q.identity.Caller.Client, methodLabel(q.method), op.ID),
 		}
 	}
-	if q.graphQL != nil && ex.lacksMemory() && scope != nil && (scope.GraphQL.Restricts() || scope.LimitsNames()) {
+	if q.graphQL != nil && ex.lacksMemory() && (scope.ReadsQueries() || scope.LimitsNames()) {
 		return errBodyMemory
 	}
-	if q.graphQL != nil && scope != nil && scope.GraphQL.Restricts() {
+	if q.graphQL != nil && scope.ReadsQueries() {
 		if q.match.Query != "" {
 			return errQueryInURL
 		}
-		if err := scope.GraphQL.Check(q.graphQL); err != nil {
+		if err := scope.CheckQuery(q.graphQL); err != nil {
 			return refusedByRules(err)
 		}
 	}

@@ -21,7 +21,7 @@ func TestWritesOfAClientAreLimited(t *testing.T) {
 		"REST":     {[]request{issue("1"), {"DELETE", "/unknown/route", "", "2"}}, []request{{"GET", "/repos/a/b/issues", "", ""}, {"POST", "/markdown", `{"text":"x"}`, ""}}},
 		"a tag":    {[]request{issue("1")}, []request{issue("2")}},
 		"no tag":   {[]request{issue("")}, []request{issue("2")}},
-		"GraphQL":  {[]request{{"POST", "/graphql", `{"query":"mutation{a:addStar(input:{starrableId:\"x\"}){clientMutationId}}"}`, "1"}, {"POST", "/graphql", "{", "2"}}, []request{{"POST", "/graphql", `{"query":"{viewer{login}}"}`, ""}}},
+		"GraphQL":  {[]request{{"POST", "/graphql", `{"query":"mutation{a:addStar(input:{starrableId:\"x\"}){clientMutationId}}"}`, "1"}, {"POST", "/graphql", `{"query":"subscription{a}"}`, "2"}}, []request{{"POST", "/graphql", `{"query":"{viewer{login}}"}`, ""}}},
 		"all tags": {[]request{issue("1"), issue("2")}, []request{{"GET", "/repos/a/b", "", ""}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -29,11 +29,24 @@ func TestWritesOfAClientAreLimited(t *testing.T) {
 				"agent": {Client: policy.WriteLimits{PerMinute: 2}, Tag: policy.WriteLimits{PerHour: 1}},
 			}}
 			setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *Identity) {
-				id.Caller.Account, id.Caller.Client = "bot", "agent"
+				id.Caller.Account, id.Caller.Client, id.Scope = "bot", "agent", &policy.Scope{CountsWrites: true}
 			})).run(t, func(w *world) {
 				send := func(r request) got {
 					return w.do(r.method, r.path, strings.NewReader(r.body), bearer("a"), "Weir-Tag: "+r.tag, "Prefer: wait=0")
 				}
+				const four = `mutation{a:addStar{id} b:addStar{id} c:addStar{id} d:addStar{id}}`
+				for _, body := range []string{
+					"", "{", "null", `{}`, `{"query":"","query":"` + four + `"}`, `{"query":"{a}","QUERY":"` + four + `"}`, `[{"query":"` + four + `"}]`, `{"query":"{a}"}{"query":"` + four + `"}`,
+					`{"query":""}`, `{"query":["` + four + `"]}`, `{"query":"` + four + ` extend schema @a"}`, `{"query":"mutation{a(b:1 b c)}"}`, `query=` + four, `{"extensions":{"persistedQuery":{"sha256Hash":"a"}}}`,
+				} {
+					r := send(request{"POST", "/graphql", body, ""})
+					w.want("status of "+body, r.StatusCode, http.StatusForbidden)
+					w.want("reason of "+body, strings.Contains(r.body, "no readable query"), true)
+				}
+				w.want("status of a query in the URL", send(request{"POST", "/graphql?query=mutation{a}", `{"query":"{a}"}`, ""}).StatusCode, http.StatusForbidden)
+				long := send(request{"POST", "/graphql", `{"query":"mutation{` + strings.Repeat("a ", 20_001) + `}"}`, ""})
+				w.want("a query with too many tokens is refused", strings.Contains(long.body, "no readable query"), true)
+				w.want("requests upstream", w.upstreamSaw(), 0)
 				for _, r := range c.writes {
 					w.want(r.method+" "+r.path, send(r).StatusCode, http.StatusOK)
 				}

@@ -312,6 +312,7 @@ func (c Client) GuaranteedPart() float64 {
 func (c Client) Scope() *policy.Scope {
 	return &policy.Scope{
 		Methods: c.Methods, Operations: c.Operations, GraphQL: &c.GraphQL, Repositories: c.Repositories, Organizations: c.Organizations,
+		CountsWrites: c.Writes != policy.WriteLimits{} || c.TagWrites != policy.WriteLimits{},
 	}
 }
 
