@@ -72,9 +72,9 @@ type Client = redis.UniversalClient
 //	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master named by sentinels
 //	redis+cluster://HOST:PORT?addr=HOST:PORT...                    a cluster
 //
-// The scheme rediss uses TLS, and pool_size=N bounds the connections to a node. onConnect returns the hook for new connections to a node. node is the address of a
-// cluster node, and "" for a single server and for sentinels. onConnect may be nil. Open returns an error for an
-// invalid URL, and does not dial.
+// The scheme rediss uses TLS, and pool_size=N bounds the connections to a node. onConnect returns the hook for new
+// connections to a node. node is the address of a cluster node, and "" for a single server and for sentinels. onConnect
+// may be nil. Open returns an error for an invalid URL, and does not dial.
 func Open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
 	client, err := open(address, onConnect)
 	if err != nil {
