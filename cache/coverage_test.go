@@ -138,7 +138,10 @@ type stream struct {
 	following bool
 }
 
-func (s *stream) Purge(_ context.Context, p Purge) { s.purges = append(s.purges, p) }
+func (s *stream) Purge(_ context.Context, p Purge) Generation {
+	s.purges = append(s.purges, p)
+	return 0
+}
 
 func (s *stream) Following() bool { return s.following }
 

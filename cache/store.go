@@ -41,8 +41,9 @@ type Shared interface {
 	CandidateKeys(ctx context.Context, base Key) []Key
 	// Purge sends a purge to every replica, and waits for a short time until every replica has applied it.
 	// While the tier is unavailable, Purge keeps the purge and sends it later. A purge that is not sent is
-	// lost when the process ends.
-	Purge(ctx context.Context, p Purge)
+	// lost when the process ends. Purge returns the generation of a purge that was sent, or zero. The caller applies
+	// the purge at this generation, because this replica may not follow the other replicas.
+	Purge(ctx context.Context, p Purge) Generation
 	// Following reports whether the purges of the other replicas reach this replica at present.
 	Following() bool
 	// AcquireFetch acquires or renews the lease to fetch the response for a key, for a few
@@ -289,7 +290,9 @@ func (s *Store) PurgeHard(ctx context.Context, tags ...string) (removed int) {
 func (s *Store) purge(ctx context.Context, p Purge) (removed int) {
 	removed = s.ApplyPurge(p, 0)
 	if s.shared != nil {
-		s.shared.Purge(ctx, p)
+		if g := s.shared.Purge(ctx, p); g != 0 {
+			s.ApplyPurge(p, g)
+		}
 	}
 	return removed
 }

@@ -33,6 +33,8 @@ type Ledger interface {
 	Resources(ctx context.Context, account string) ([]string, error)
 	// Alone reports whether, as far as this process knows, no other process has used a resource of an account since a time.
 	Alone(account, resource string, since time.Time) bool
+	// WriteLimits returns the limits of the writes of a client, without waiting for Redis.
+	WriteLimits(client string) policy.ClientWrites
 }
 
 // Names are the names of accounts. Several credentials can have one account.

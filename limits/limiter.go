@@ -133,7 +133,7 @@ func (r *Refusal) Wall() time.Time { return time.Now().Round(0).Add(time.Until(r
 const defaultRetry = time.Second
 
 // Acquire returns a permit, and may wait for the permit until the deadline. If the wait would be longer, Acquire
-// returns a [*Refusal] immediately. Other errors are the cause of a cancelled context.
+// returns a [*Refusal] immediately, and a [*WritesError] if no wait helps. Other errors are the cause of a cancelled context.
 // Acquire sets the account, kind, ID, priority, CPU time and cost of the claim.
 //
 // Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
@@ -157,6 +157,15 @@ func (l *Limiter) tryAcquire(ctx context.Context, claim *Claim, caller policy.Ca
 	if claim.UpperEstimate > 0 {
 		claim.UpperEstimate = min(claim.UpperEstimate, costCeiling)
 		claim.Cost = l.costs.predict(claim)
+	}
+	if claim.Writes > 0 {
+		most := l.ledger.WriteLimits(claim.Client)
+		if err := checkWrites(most, claim.Writes); err != nil {
+			return nil, Decision{}, err
+		}
+		if most == (policy.ClientWrites{}) {
+			claim.Writes = 0 // so that only limited writes have lines of their own
+		}
 	}
 	l.mu.Lock()
 	l.lastID++

@@ -106,6 +106,13 @@ func (m *Memory) Configure(rules Rules) {
 	m.rules = rules
 }
 
+// WriteLimits implements [Ledger].
+func (m *Memory) WriteLimits(client string) policy.ClientWrites {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.rules.Writes[client]
+}
+
 // now returns the ledger's time.
 func (m *Memory) now() int64 { return m.clock.Now() }
 

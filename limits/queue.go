@@ -49,12 +49,12 @@ type class struct {
 	points, costBits    int // costBits is the number of bits of the cost, so that a queue has few classes
 	creates, batch      bool
 	client, tag         string // if the account is divided among clients
-	writer              string // client and tag of a write, or empty for a read
-	writeBits           int    // number of bits of the number of writes
+	writer              string // client and tag of a limited write, otherwise empty
+	writes              int    // at most the limit
 }
 
 func classOf(c Claim) class {
-	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", "", "", bits.Len(uint(c.Writes))}
+	k := class{c.Operation, c.Resource, c.Points, bits.Len(uint(c.cost())), c.CreatesContent, c.Batch, "", "", "", c.Writes}
 	if len(c.Clients) > 0 {
 		k.client, k.tag = c.Client, c.Tag
 	}
@@ -293,7 +293,7 @@ func alsoRefused(reason Reason, a, b class) bool {
 	case Content:
 		return a.creates && b.creates
 	case Writes:
-		return a.writer == b.writer && b.writeBits >= a.writeBits
+		return a.writer == b.writer && b.writes >= a.writes
 	}
 	return false
 }

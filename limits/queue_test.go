@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -93,5 +94,39 @@ func TestBatchRequestsAreNotStarved(t *testing.T) {
 		if n, all := batch.Load(), batch.Load()+interactive.Load(); n < all/floorEvery-1 || n > all/floorEvery+1 {
 			t.Errorf("%d of %d requests were batch, want one in 20", n, all)
 		}
+	})
+}
+
+func TestClaimsWithSeveralWritesDelayOnlyClaimsThatNeedAsMany(t *testing.T) {
+	inBubble(t, policy.DefaultLimits(), func(o *harness) {
+		o.ledger.Configure(Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"bot": {Client: policy.WriteLimits{PerMinute: 5}}}})
+		send := func(writes int, wait time.Duration) (time.Duration, error) {
+			c, began := core("op"), time.Now()
+			c.Writes = writes
+			p, err := o.acquire(c, user("bot"), wait)
+			if err == nil {
+				o.answer(p)
+			}
+			return time.Since(began), err
+		}
+		if _, err := send(3, 0); err != nil {
+			o.Fatal(err)
+		}
+		o.running.Go(func() {
+			if took, err := send(3, 2*time.Minute); err != nil || took != time.Minute {
+				t.Errorf("three more writes: %v after %v, want a permit after a minute", err, took)
+			}
+		})
+		time.Sleep(time.Second)
+		for _, c := range []struct {
+			writes int
+			fits   bool
+		}{{2, true}, {6, false}, {7, false}} {
+			took, err := send(c.writes, 4*time.Minute)
+			if _, tooMany := errors.AsType[*WritesError](err); took != 0 || tooMany == c.fits || (err == nil) != c.fits {
+				t.Errorf("%d writes: %v after %v", c.writes, err, took)
+			}
+		}
+		time.Sleep(2 * time.Minute)
 	})
 }

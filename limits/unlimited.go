@@ -30,6 +30,9 @@ func (Unlimited) Budget(_ policy.Caller, resource string) (b Budget, known bool)
 // Alone implements [Ledger].
 func (Unlimited) Alone(string, string, time.Time) bool { return true }
 
+// WriteLimits implements [Ledger].
+func (Unlimited) WriteLimits(string) policy.ClientWrites { return policy.ClientWrites{} }
+
 // Resources implements [Ledger].
 func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }
 

@@ -1,11 +1,47 @@
 package limits
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/weirgate/weir/policy"
 )
+
+// WritesError is the error for a claim with more writes than a limit of its client permits in a whole window. No wait helps.
+type WritesError struct {
+	Writes, Limit int
+	Window        time.Duration
+	Tag           bool // the limit counts the requests with one tag
+}
+
+func (e *WritesError) Error() string {
+	per, of := "a minute", "(clients[].writes)"
+	if e.Window == time.Hour {
+		per = "an hour"
+	}
+	if e.Tag {
+		of = "with one tag (clients[].tag_writes)"
+	}
+	return fmt.Sprintf("the GraphQL call has %d mutations, and this client may send at most %d %s %s; split the call", e.Writes, e.Limit, per, of)
+}
+
+// checkWrites returns a [*WritesError] for the lowest limit if a claim has more writes than a limit.
+func checkWrites(l policy.ClientWrites, writes int) error {
+	var lowest *WritesError
+	for _, e := range []WritesError{
+		{writes, l.Client.PerMinute, time.Minute, false}, {writes, l.Client.PerHour, time.Hour, false},
+		{writes, l.Tag.PerMinute, time.Minute, true}, {writes, l.Tag.PerHour, time.Hour, true},
+	} {
+		if e.Limit > 0 && writes > e.Limit && (lowest == nil || e.Limit < lowest.Limit) {
+			lowest = &e
+		}
+	}
+	if lowest == nil {
+		return nil
+	}
+	return lowest
+}
 
 // appendSpends appends the cost of writes in the logs of a client or tag.
 func appendSpends(list []Spend, l policy.WriteLimits, name string, writes int) []Spend {

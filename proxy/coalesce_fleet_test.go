@@ -77,13 +77,15 @@ func (c *sharedTier) CandidateKeys(_ context.Context, about cache.Key) (keys []c
 	return keys
 }
 
-func (c *sharedTier) Purge(_ context.Context, p cache.Purge) {
+func (c *sharedTier) Purge(_ context.Context, p cache.Purge) (g cache.Generation) {
 	c.change(func() {
 		c.generation += 1000
+		g = c.generation
 		for _, m := range c.memories {
-			m.ApplyPurge(p, c.generation)
+			m.ApplyPurge(p, g)
 		}
 	})
+	return g
 }
 
 func (c *sharedTier) Following() (following bool) {

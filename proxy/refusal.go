@@ -178,6 +178,7 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 	var f *failure
 	var target *policy.TargetError
 	var refusal *limits.Refusal
+	var writes *limits.WritesError
 	var unusable *policy.UnusableError
 	var unverified *learned.UnverifiedError
 	switch {
@@ -204,6 +205,10 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 		case limits.Writes:
 			f.message += " The gateway limits the writes of this client (clients[].writes)."
 		}
+		return f
+	case errors.As(err, &writes):
+		f := &failure{status: http.StatusForbidden, detail: string(limits.Writes), message: writes.Error(), cause: writes}
+		f.graphQL = &policy.GraphQLError{Type: "FORBIDDEN", Message: f.message}
 		return f
 	case errors.As(err, &unusable):
 		return &failure{

@@ -247,6 +247,9 @@ func queueResult(p *limits.Permit, err error) string {
 	if refusal, ok := errors.AsType[*limits.Refusal](err); ok {
 		return string(refusal.Reason)
 	}
+	if _, ok := errors.AsType[*limits.WritesError](err); ok {
+		return string(limits.Writes)
+	}
 	if errors.Is(err, context.Canceled) {
 		return "canceled"
 	}

@@ -225,6 +225,7 @@ func TestQueueResultHasTheReason(t *testing.T) {
 		{&limits.Permit{}, nil, ""},
 		{&limits.Permit{Waited: limits.Points}, nil, "points"},
 		{nil, &limits.Refusal{Reason: limits.Primary}, "primary"},
+		{nil, &limits.WritesError{Writes: 2, Limit: 1}, "writes"},
 		{nil, context.Canceled, "canceled"},
 		{nil, errors.New("no reply"), "store"},
 	} {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -65,6 +66,43 @@ func TestWritesOfAClientAreLimited(t *testing.T) {
 				time.Sleep(after)
 				w.want("status after Retry-After", send(last).StatusCode, http.StatusOK)
 			})
+		})
+	}
+}
+
+// A call with more mutations than a limit of writes never fits, so it gets its refusal at once and delays no other call.
+func TestCallWithTooManyMutationsIsRefusedAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		limits    policy.ClientWrites
+		mutations int
+		message   string
+	}{
+		"a minute":           {policy.ClientWrites{Client: policy.WriteLimits{PerMinute: 5}}, 7, "has 7 mutations, and this client may send at most 5 a minute (clients[].writes)"},
+		"an hour":            {policy.ClientWrites{Client: policy.WriteLimits{PerHour: 5}}, 6, "has 6 mutations, and this client may send at most 5 an hour (clients[].writes)"},
+		"the strictest":      {policy.ClientWrites{Client: policy.WriteLimits{PerMinute: 6, PerHour: 5}}, 7, "at most 5 an hour (clients[].writes)"},
+		"requests of a tag":  {policy.ClientWrites{Client: policy.WriteLimits{PerMinute: 50}, Tag: policy.WriteLimits{PerMinute: 5}}, 9, "has 9 mutations, and this client may send at most 5 a minute with one tag (clients[].tag_writes)"},
+		"several and no tag": {policy.ClientWrites{Tag: policy.WriteLimits{PerHour: 5}}, 7, "at most 5 an hour with one tag (clients[].tag_writes)"},
+	} {
+		rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": c.limits}}
+		setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *Identity) {
+			id.Caller.Account, id.Caller.Client = "bot", "agent"
+		})).sub(t, name, func(w *world) {
+			send := func(mutations int) got {
+				query := ""
+				for i := range mutations {
+					query += fmt.Sprintf(" m%d:addStar{id}", i)
+				}
+				return w.do("POST", "/graphql", strings.NewReader(`{"query":"mutation{`+query+`}"}`), bearer("a"), "Prefer: wait=200")
+			}
+			began := time.Now()
+			refused := send(c.mutations)
+			w.want("status", refused.StatusCode, http.StatusForbidden)
+			w.wantFields("refusal", refused.Header, "Cache-Status: weir; detail=writes", "Retry-After: ")
+			w.want("message", strings.Contains(refused.body, c.message+"; split the call"), true)
+			w.want("status of the whole limit", send(5).StatusCode, http.StatusOK)
+			w.want("status of too many mutations", send(c.mutations).StatusCode, http.StatusForbidden)
+			w.want("time", time.Since(began) < 10*time.Second, true)
+			w.want("requests upstream", w.upstreamSaw(), 1)
 		})
 	}
 }

@@ -42,17 +42,17 @@ var purgeAll = cache.Purge{}
 
 // Purge implements [cache.Shared]. It returns after the replicas, this one included, have applied the purge, or after
 // purgeWait. While Redis is unavailable, the purge waits for Run.
-func (s *Store) Purge(ctx context.Context, p cache.Purge) {
+func (s *Store) Purge(ctx context.Context, p cache.Purge) (g cache.Generation) {
 	if !s.lost.Load() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.purgeWait)
 		defer cancel()
-		var g cache.Generation
 		if s.try(ctx, "purge", stream, func(ctx context.Context) (err error) { g, err = s.add(ctx, "*", p); return err }) {
 			s.awaitReplicas(ctx, g)
-			return
+			return g
 		}
 	}
 	s.keep(p)
+	return 0
 }
 
 // keep keeps purges until sendPending. Above maxPending, one purge of all entries replaces the waiting purges.

@@ -117,6 +117,22 @@ func TestPurgeWaitsForAHangingReplicaForAShortTime(t *testing.T) {
 	})
 }
 
+// A replica whose own report has expired does not wait for itself.
+func TestPurgingReplicaThatDoesNotFollowHasNoOlderEntries(t *testing.T) {
+	onEach(t, func(f *fleet) {
+		a, b := f.pair()
+		a.stop()
+		b.Purge(f.Context(), "another tag")
+		if !b.Put(f.Context(), page, fetched(b.Generation(), "old", "x")) {
+			f.Fatal("the entry is not shared")
+		}
+		a.Purge(f.Context(), "x")
+		if body, purged := a.holds(nil); body != "old" || !purged {
+			f.Errorf("got %q (purged: %t), want the purged entry", body, purged)
+		}
+	})
+}
+
 // The positions of other replicas may be unreadable, or stay in Redis after a crash.
 func TestUnreadablePositionsAreRemoved(t *testing.T) {
 	onEach(t, func(f *fleet) {

@@ -246,7 +246,7 @@ func reason(detail string) string {
 		"primary":          "no quota is free in the primary budget of this resource",
 		"client":           "the client has used its part of the window, or the rest is kept for other clients of the account",
 		"points":           "the points of this operation are exhausted for this minute",
-		"writes":           "the client or the tag has used its writes of the minute or the hour (clients[].writes)",
+		"writes":           "the client or the tag has used its writes of the minute or the hour (clients[].writes), or the call has more mutations",
 		"content":          "the limit for content creation is reached",
 		"cpu":              "the CPU time of this account is exhausted for this minute",
 		"concurrency":      "the limit for concurrent requests is reached",

@@ -32,8 +32,16 @@ const (
 	poolTimeout = time.Second
 )
 
-// poolSize is the largest number of connections to a node per processor. The ledger and the cache share them.
+// poolSize is the default of the largest number of connections to a node per processor. The ledger and the cache share them.
 const poolSize = 20
+
+// connections returns the largest number of connections to a node, for the pool_size of a URL or zero.
+func connections(stated int) int {
+	if stated > 0 {
+		return stated
+	}
+	return poolSize * runtime.GOMAXPROCS(0)
+}
 
 // OnConnect is called for every new connection before the client uses the connection. Commands on the argument use that
 // connection. When OnConnect returns an error, the client closes the connection.
@@ -64,9 +72,9 @@ type Client = redis.UniversalClient
 //	redis+sentinel://HOST:PORT?master_name=NAME&addr=HOST:PORT...  a master named by sentinels
 //	redis+cluster://HOST:PORT?addr=HOST:PORT...                    a cluster
 //
-// The scheme rediss uses TLS. onConnect returns the hook for new connections to a node. node is the address of a
-// cluster node, and "" for a single server and for sentinels. onConnect may be nil. Open returns an error for an
-// invalid URL, and does not dial.
+// The scheme rediss uses TLS, and pool_size=N bounds the connections to a node. onConnect returns the hook for new
+// connections to a node. node is the address of a cluster node, and "" for a single server and for sentinels. onConnect
+// may be nil. Open returns an error for an invalid URL, and does not dial.
 func Open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
 	client, err := open(address, onConnect)
 	if err != nil {
@@ -93,7 +101,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		}
 		o.OnConnect = onConnect("")
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, connections(o.PoolSize)
 		return redis.NewFailoverClient(o), nil
 	case "cluster":
 		o, err := redis.ParseClusterURL(address)
@@ -105,7 +113,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 			return redis.NewClient(node)
 		}
 		o.MaxRetries, o.DialerRetries, o.MaxRedirects, o.ContextTimeoutEnabled = -1, 1, 3, true
-		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
+		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, connections(o.PoolSize)
 		o.MaintNotificationsConfig = off
 		return redis.NewClusterClient(o), nil
 	}
@@ -118,7 +126,7 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		o.Dialer = dial.(Dialer)
 	}
 	o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, poolSize*runtime.GOMAXPROCS(0)
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout, o.PoolSize = dialTimeout, ioTimeout, ioTimeout, poolTimeout, connections(o.PoolSize)
 	return redis.NewClient(o), nil
 }
 

@@ -1,9 +1,11 @@
 package redisclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ type options struct {
 	retries, dials   int
 	byContext, tls   bool
 	dial, read, pool time.Duration
+	connections      int
 }
 
 func optionsOf(t *testing.T, c redis.UniversalClient) options {
@@ -24,10 +27,10 @@ func optionsOf(t *testing.T, c redis.UniversalClient) options {
 	switch c := c.(type) { // go-redis reports 0 or -1 for "no retries"
 	case *redis.ClusterClient:
 		o := c.Options()
-		return options{len(o.Addrs), max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, verified(o.TLSConfig), o.DialTimeout, o.ReadTimeout, o.PoolTimeout}
+		return options{len(o.Addrs), max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, verified(o.TLSConfig), o.DialTimeout, o.ReadTimeout, o.PoolTimeout, o.PoolSize}
 	case *redis.Client:
 		o := c.Options()
-		return options{1, max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, verified(o.TLSConfig), o.DialTimeout, o.ReadTimeout, o.PoolTimeout}
+		return options{1, max(0, o.MaxRetries), o.DialerRetries, o.ContextTimeoutEnabled, verified(o.TLSConfig), o.DialTimeout, o.ReadTimeout, o.PoolTimeout, o.PoolSize}
 	}
 	t.Fatalf("%T", c)
 	return options{}
@@ -43,12 +46,17 @@ func TestOpenSetsTheSameTimeoutsForEveryValidURL(t *testing.T) {
 		"redis+sentinel://127.0.0.1:1?master_name=m&addr=127.0.0.1:2": {addresses: 1},
 		"redis+cluster://127.0.0.1:1?addr=127.0.0.1:2":                {addresses: 2},
 		"rediss+cluster://127.0.0.1:1":                                {addresses: 1, tls: true},
+		"redis://127.0.0.1:1?pool_size=7":                             {addresses: 1, connections: 7},
+		"redis+sentinel://127.0.0.1:1?master_name=m&pool_size=7":      {addresses: 1, connections: 7},
+		"redis+cluster://127.0.0.1:1?pool_size=7":                     {addresses: 1, connections: 7},
+		"redis://127.0.0.1:1?pool_size=-1":                            {addresses: 1},
 	} {
 		c, err := Open(address, nil)
 		if err != nil {
 			t.Errorf("open %s: %v", address, err)
 			continue
 		}
+		want.connections = cmp.Or(want.connections, 20*runtime.GOMAXPROCS(0))
 		want.dials, want.byContext, want.dial, want.read, want.pool = 1, true, time.Second, time.Second, time.Second
 		if got := optionsOf(t, c); got != want {
 			t.Errorf("%s: got %+v, want %+v", address, got, want)

@@ -132,6 +132,9 @@ func (l *Ledger) Close() error {
 // Configure replaces the rules. Open windows keep their state.
 func (l *Ledger) Configure(rules limits.Rules) { l.rules.Store(&rules) }
 
+// WriteLimits implements [limits.Ledger].
+func (l *Ledger) WriteLimits(client string) policy.ClientWrites { return l.rules.Load().Writes[client] }
+
 // now returns the time of this process.
 func (l *Ledger) now() int64 { return l.clock.Now() }
 
