@@ -27,6 +27,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	// The generation is read before the request is sent, so that a later purge makes the response stale.
 	a.began = g.Cache.BeginFetch(a.tags)
 	resp, err := g.send(a, out)
+	g.shown.noteWrite(a.question)
 	if err != nil {
 		if !a.match.Operation.Safe() && a.record.Spent > 0 {
 			g.purgeUncertain(a)

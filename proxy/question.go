@@ -551,8 +551,11 @@ func (g *Gateway) checkToken(ex *exchange, q *question) error {
 		return nil
 	}
 	ex.record.Account = "" // as in beginToken
-	return &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
+	return errBadCredentials
 }
+
+// errBadCredentials refuses a request with a credential that the upstream refused.
+var errBadCredentials = &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
 
 // errRefusedToken is the cause of a 401 without a request upstream.
 var errRefusedToken = errors.New("the upstream refused this token a short time ago")

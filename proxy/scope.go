@@ -180,6 +180,7 @@ type shownName struct {
 	name  string
 	kind  string // the type of a node ID
 	until time.Time
+	since time.Time // start of the absence of an object, or of the last write of a client
 }
 
 const (
@@ -187,8 +188,9 @@ const (
 	// nameFor is the time for which a number keeps its name. A repository that is transferred out of a scope stays reachable by its
 	// number for at most this time.
 	nameFor = 5 * time.Minute
-	// absentFor is the time for which a number without a visible object is refused without a request.
-	absentFor = time.Minute
+	// minAbsent and absentFor bound the time for which a number without a visible object is refused without a request. Within them,
+	// that time is the age of the absence, because a replica of the upstream may not show a new object yet.
+	minAbsent, absentFor = time.Second, time.Minute
 )
 
 func (r *repositoryNames) add(path string, shown shownName, lifetime time.Duration) {
@@ -201,6 +203,7 @@ func (r *repositoryNames) add(path string, shown shownName, lifetime time.Durati
 	r.names.Add(path, shown)
 }
 
+// get returns an entry. ok is false after its end, and without an entry.
 func (r *repositoryNames) get(path string) (shown shownName, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,6 +212,36 @@ func (r *repositoryNames) get(path string) (shown shownName, ok bool) {
 	}
 	shown, ok = r.names.Get(path)
 	return shown, ok && time.Now().Before(shown.until)
+}
+
+// addAbsent remembers that a client and its credential cannot see an object. The first absence after a write of the client is a new
+// one, because the write may create the object.
+func (r *repositoryNames) addAbsent(q *question, path string) {
+	now := time.Now()
+	before, _ := r.absent(q, path)
+	if before.since.IsZero() {
+		before.since = now
+	}
+	r.add(q.absentPath(path), shownName{since: before.since}, min(max(now.Sub(before.since), minAbsent), absentFor))
+}
+
+// absent returns the absence of an object. It has no start if the client has written since.
+func (r *repositoryNames) absent(q *question, path string) (shownName, bool) {
+	shown, ok := r.get(q.absentPath(path))
+	if written, _ := r.get(writePath + q.identity.Caller.Client); !written.since.Before(shown.since) {
+		return shownName{}, false
+	}
+	return shown, ok
+}
+
+// writePath precedes the client in the entry with its last write.
+const writePath = "write "
+
+// noteWrite ends the absences for a client after its write. The client then causes at most one look-up more for each object.
+func (r *repositoryNames) noteWrite(q *question) {
+	if q.operation.Writes() {
+		r.add(writePath+q.identity.Caller.Client, shownName{since: time.Now()}, absentFor)
+	}
 }
 
 // forget removes the numbers of a name.
@@ -251,13 +284,12 @@ func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) 
 // shownName is [Gateway.nameOf] for a number without leading zeros, or for a name.
 func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
 	path := string(kind) + id
-	absent := q.absentPath(path)
-	if shown, ok := g.shown.known(path, absent); ok {
+	if shown, ok := g.shown.known(q, path); ok {
 		return shown.name, nil
 	}
 	name, final := "", false
 	err := g.lookUp(ex, q, http.MethodGet, path, nil, func(a *attempt, resp *http.Response) (err error) {
-		name, final, err = readName(a, resp, kind, id)
+		name, final, err = g.readName(a, resp, kind, id)
 		return err
 	})
 	switch {
@@ -265,7 +297,7 @@ func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id strin
 	case name != "":
 		g.shown.add(path, shownName{name: name}, nameFor)
 	case final:
-		g.shown.add(absent, shownName{}, absentFor)
+		g.shown.addAbsent(q, path)
 	}
 	return name, err
 }
@@ -276,10 +308,10 @@ func (q *question) absentPath(path string) string {
 }
 
 // known returns what the upstream has shown for a path. It is empty for an absent object.
-func (r *repositoryNames) known(path, absent string) (shownName, bool) {
+func (r *repositoryNames) known(q *question, path string) (shownName, bool) {
 	shown, ok := r.get(path)
 	if !ok {
-		shown, ok = r.get(absent)
+		shown, ok = r.absent(q, path)
 	}
 	return shown, ok
 }
@@ -293,7 +325,7 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 	var unknown []string
 	var at []int
 	for i, id := range ids {
-		shown, ok := g.shown.known(nodePath+id, q.absentPath(nodePath+id))
+		shown, ok := g.shown.known(q, nodePath+id)
 		nodes[i] = policy.Node{Type: shown.kind, Repository: shown.name}
 		if !ok {
 			unknown, at = append(unknown, id), append(at, i)
@@ -305,15 +337,15 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 	return nodes, g.lookUp(ex, q, http.MethodPost, q.match.Path, policy.NodesQuery(unknown), func(a *attempt, resp *http.Response) error {
 		shown, _ := peek(resp, maxNodes)
 		found, err := policy.ReadNodes(contentcoding.Decode(resp.Header.Get("Content-Encoding"), shown, maxNodes), len(unknown))
-		if resp.StatusCode != http.StatusOK || err != nil {
-			return scopeUnknown("the repositories of node IDs", resp.StatusCode)
+		if resp.StatusCode != http.StatusOK || err != nil || a.result.limited != limits.NotLimited {
+			return g.scopeUnknown(a, "the repositories of node IDs", resp.StatusCode)
 		}
 		for i, node := range found {
 			path := nodePath + unknown[i]
 			if nodes[at[i]] = node; node.Type != "" {
 				g.shown.add(path, shownName{name: node.Repository, kind: node.Type}, nameFor)
 			} else if !a.unclear {
-				g.shown.add(q.absentPath(path), shownName{}, absentFor)
+				g.shown.addAbsent(q, path)
 			}
 		}
 		return nil
@@ -323,8 +355,19 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 // maxNodes bounds the response with the repositories of 100 node IDs and their errors.
 const maxNodes = 64 << 10
 
-// scopeUnknown is the refusal if the upstream does not show a name now.
-func scopeUnknown(object string, status int) error {
+// scopeUnknown returns the refusal if the upstream does not show a name now. It is that of the client's request if the upstream
+// would refuse this request, too, because of the credential or a limit.
+func (g *Gateway) scopeUnknown(a *attempt, object string, status int) error {
+	if a.result.limited != limits.NotLimited {
+		a.hasAlternative = true // the ledger knows the end of the limit, so the wait is short
+		permit, err := g.queue(a, a.identity.Caller)
+		if err != nil {
+			return err
+		}
+		_, _ = g.Limiter.Settle(a.detach(), *permit, limits.Outcome{}) // the limit does not concern the next request
+	} else if status == http.StatusUnauthorized {
+		return errBadCredentials
+	}
 	return &failure{
 		status: http.StatusServiceUnavailable, detail: "scope", retryAfter: identityRetry,
 		message: fmt.Sprintf("Service Unavailable: the upstream does not show %s now (status %d), so the scope is unknown", object, status),
@@ -392,13 +435,13 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 
 // readName returns the name in a response about an object with a number, or the current name of a repository. The name is empty if the
 // response shows none. final is false if the upstream may show one soon.
-func readName(a *attempt, resp *http.Response, kind policy.IDs, id string) (name string, final bool, err error) {
+func (g *Gateway) readName(a *attempt, resp *http.Response, kind policy.IDs, id string) (name string, final bool, err error) {
 	shown := peekText(resp)
 	switch status := resp.StatusCode; {
 	case a.result.limited == limits.NotLimited && status >= 300 && status < 500 && status != http.StatusUnauthorized:
 		return "", !a.unclear, nil
 	case status != http.StatusOK:
-		return "", false, scopeUnknown("the name of "+string(kind)+id, status)
+		return "", false, g.scopeUnknown(a, "the name of "+string(kind)+id, status)
 	}
 	member := "login"
 	if kind == policy.RepositoryIDs || kind == policy.RepositoryNames {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -210,11 +211,83 @@ func TestBodiesWithoutMemoryAreNotRefusedByTheScope(t *testing.T) {
 	})
 }
 
-func TestScopeOfAnUnavailableUpstreamIsUnknown(t *testing.T) {
-	setup(responds(http.StatusBadGateway), withCatalogue, scoped(agentScope)).run(t, func(w *world) {
-		w.wantReply("number", w.get("/repositories/7/labels", bearer("a")), http.StatusServiceUnavailable, "Cache-Status: weir; detail=scope", "Retry-After: 10")
-		w.want("requests upstream", w.upstreamSaw(), 1)
-	})
+func TestFailedLookUpsShowTheirReason(t *testing.T) {
+	slowDown, limited := `{"message":"`+secondaryText+`"}`, failedQuery(`"type":"RATE_LIMITED","message":"`+primaryText+`"`)
+	for _, c := range []struct {
+		name, answer string
+		sent, status int
+		detail       string
+		retry        string // with the margin of the ledger
+	}{
+		{"error", "", 502, 503, "scope", "10"},
+		{"refused credential", "", 401, 401, "refused-token", ""},
+		{"secondary limit", slowDown, 403, 429, "cooldown", "71"},
+		{"limit of GraphQL", limited, 200, 429, "primary", "3602"},
+	} {
+		upstream := func(w http.ResponseWriter, _ *http.Request) {
+			if setFields(w, "Content-Type: application/json"); c.detail == "cooldown" {
+				setFields(w, "Retry-After: 70")
+			}
+			w.WriteHeader(c.sent)
+			_, _ = io.WriteString(w, c.answer)
+		}
+		for call, ask := range map[string]func(*world) got{
+			"number":  func(w *world) got { return w.get("/repositories/7/labels", bearer("a")) },
+			"node ID": func(w *world) got { return w.graphQL("/graphql", `{node(id:"W"){id}}`) },
+		} {
+			if call == "number" && c.answer == limited {
+				continue
+			}
+			setup(upstream, withCatalogue, scoped(agentScope)).sub(t, c.name+" for a "+call, func(w *world) {
+				w.wantReply("", ask(w), c.status, "Cache-Status: weir; detail="+c.detail, "Retry-After: "+c.retry)
+				w.want("requests upstream", w.upstreamSaw(), 1)
+			})
+		}
+	}
+}
+
+// TestNewObjectsAreFoundSoon checks objects that the upstream does not show at first, because a replica of the API lags or because
+// a client creates them later. Repeated look-ups of an object that stays absent become rare.
+func TestNewObjectsAreFoundSoon(t *testing.T) {
+	var exists atomic.Bool
+	upstream := func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case exists.Load():
+			nodes(w, r)
+		case r.URL.Path == "/graphql":
+			setFields(w, "Content-Type: application/json")
+			_, _ = io.WriteString(w, `{"data":{"nodes":[null]}}`)
+		case r.Method == http.MethodGet:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}
+	for name, query := range map[string]string{
+		"node ID": `mutation{closePullRequest(input:{pullRequestId:"PW"}){pullRequest{id}}}`, "name": `{repository(owner:"acme",name:"widgets"){id}}`,
+	} {
+		setup(upstream, withCatalogue, scoped(agentScope)).sub(t, name, func(w *world) {
+			ask := func() int { return w.graphQL("/graphql", query).StatusCode }
+			exists.Store(false)
+			w.want("during the lag", ask(), 403)
+			w.want("again", ask(), 403)
+			w.want("look-ups", w.upstreamSaw(), 1)
+			exists.Store(true)
+			time.Sleep(2 * time.Second)
+			w.want("after the lag", ask(), 200)
+		})
+		setup(upstream, withCatalogue, scoped(agentScope)).sub(t, name+", absent", func(w *world) {
+			exists.Store(false)
+			for range 600 {
+				w.want("absent", w.graphQL("/graphql", query).StatusCode, 403)
+				time.Sleep(time.Second)
+			}
+			failIf(w, w.upstreamSaw() > 20, "%d look-ups in ten minutes", w.upstreamSaw())
+			w.want("creation", w.do("POST", "/orgs/acme/repos", strings.NewReader(`{"name":"widgets"}`), bearer("a")).StatusCode, 200)
+			w.want("during the lag", w.graphQL("/graphql", query).StatusCode, 403)
+			exists.Store(true)
+			time.Sleep(2 * time.Second)
+			w.want("after the lag", w.graphQL("/graphql", query).StatusCode, 200)
+		})
+	}
 }
 
 func TestScopeAppliesToHitsAndFiles(t *testing.T) {
