@@ -239,7 +239,7 @@ const writePath = "write "
 
 // noteWrite ends the absences for a client after its write. The client then causes at most one look-up more for each object.
 func (r *repositoryNames) noteWrite(q *question) {
-	if q.operation.Writes() {
+	if q.identity.Scope != nil && q.operation.Writes() {
 		r.add(writePath+q.identity.Caller.Client, shownName{since: time.Now()}, absentFor)
 	}
 }
