@@ -494,7 +494,7 @@ func (c *walkClient) herd() {
 	}
 	target := fmt.Sprintf("/repos/acme/widgets/labels/none-%d", c.random.Uint32())
 	var group sync.WaitGroup
-	replica := c.walk.clients[c.random.IntN(len(c.walk.clients))]
+	replica := c.clients[c.random.IntN(len(c.clients))]
 	replies := make([]string, 10)
 	for i := range replies {
 		member := c.client(c.walkActor, rand.New(rand.NewPCG(c.random.Uint64(), 0)))
