@@ -144,6 +144,9 @@ func (x *exchange) record(r, old *response) *response {
 				header.Set(name, old.header.Get(name))
 			}
 		}
+		if old.status == http.StatusNotModified && r.refund != nil {
+			r.refund() // the object may be gone, and its 404 was charged
+		}
 		return &response{status: old.status, header: header, body: old.body, refund: r.refund}
 	case x.isRead() && (r.status == http.StatusOK || r.status == http.StatusNotFound):
 		x.read(r)

@@ -34,6 +34,7 @@ type api struct {
 	viewer    string
 	isLimited bool
 	served    int
+	refunded  int // requests that a quirk made cost nothing
 }
 
 // serve is the service behind the quirks.
@@ -41,6 +42,7 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request, instead http.Handler
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.served++
+	w.(interface{ SetRefund(refund func()) }).SetRefund(func() { a.refunded++ })
 	name, isItem := strings.CutPrefix(r.URL.Path, "/items/")
 	body := a.items[name]
 	for field, value := range map[string]string{"Limit": "5000", "Remaining": "4000", "Used": "1000", "Reset": "1", "Resource": "core"} {
@@ -340,6 +342,10 @@ func TestReplicaLagReturnsTheOldState(t *testing.T) {
 		c.want(200, "old", "GET /items/a", "If-None-Match", `"new"`)
 		time.Sleep(100 * time.Millisecond)
 		c.want(200, "new", "GET /items/a", "If-None-Match", old)
+		c.want(200, "", "PUT /items/a ")
+		if c.want(304, "", "GET /items/a", "If-None-Match", `"new"`); c.refunded != 2 {
+			c.Errorf("%d refunds, want one for each 304, also if the object is gone", c.refunded)
+		}
 
 		c.want(201, "", "PUT /items/b text")
 		c.want(404, "", "GET /items/b")
