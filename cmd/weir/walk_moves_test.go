@@ -459,16 +459,22 @@ func (c *walkClient) rateLimit() { c.do(message{method: http.MethodGet, target: 
 // reports whether the request succeeded. The program sends seldom, so it exceeds no limit.
 func (c *walkClient) outside(method, target, body string) (ok bool) {
 	c.mu.Lock()
-	soon := time.Since(c.lastOutside) < 10*time.Second
+	soon := time.Now().Before(c.nextOutside)
 	if !soon {
-		c.lastOutside = time.Now()
+		c.nextOutside = time.Now().Add(2 * time.Minute) // a response that is aborted or refused may be a limit error
 	}
 	c.mu.Unlock()
 	if soon {
 		return false
 	}
 	defer func() { _ = recover() }() // a quirk aborts the response
-	return sendTo(c.service, method, target, body, "Authorization: Bearer tok-enterprise-app").Code < 300
+	code := sendTo(c.service, method, target, body, "Authorization: Bearer tok-enterprise-app").Code
+	if code < 400 || code == http.StatusNotFound {
+		c.mu.Lock()
+		c.nextOutside = time.Now().Add(10 * time.Second)
+		c.mu.Unlock()
+	}
+	return code < 300
 }
 
 // overtaken reads a label, which another program deletes, and changes it. The next read must not show it.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"regexp"
 	"slices"
@@ -39,7 +40,7 @@ type oracle struct {
 	limitErrors []string               // for a finding
 	refuted     map[string]time.Time   // by actor and path: the latest failed write that shows another state of its object
 	broken      map[string][]time.Time // by method and path: the service broke the connection, the stream or the body
-	lastOutside time.Time              // of a program that does not use the gateway
+	nextOutside time.Time              // the next request of a program that does not use the gateway
 	spare       atomic.Int64           // repositories that were renamed
 	oldNames    quirk.Names
 }
@@ -321,7 +322,10 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 				strings.HasPrefix(path, "/search/") && searches >= float64(l.Search.Code)/2
 		},
 		"points": func() bool {
-			return since(time.Minute+time.Second, func(x *arrival) float64 { return 1 + 4*b2f(x.write) }) >= float64(l.Points.REST)/2
+			// After two limit errors, another program seems to use a part of the points, so the gateway uses less.
+			limitErrors := since(2*time.Hour, func(x *arrival) float64 { return b2f(x.limitError) })
+			allowance := max(0.1, min(0.5, math.Pow(0.4, limitErrors-1)))
+			return since(time.Minute+time.Second, func(x *arrival) float64 { return 1 + 4*b2f(x.write) }) >= float64(l.Points.REST)*allowance
 		},
 		"content": func() bool {
 			return since(5*time.Minute, func(x *arrival) float64 { return b2f(x.write) + float64(l.Content[0].Max)*b2f(x.limitError) }) >= float64(l.Content[0].Max)/2

@@ -101,10 +101,30 @@ func (a *App) assertion(now time.Time) (string, error) {
 // AccountOfInstallation returns the account of an app's installation.
 func AccountOfInstallation(id int64) string { return "installation:" + strconv.FormatInt(id, 10) }
 
+// limitPause is the shortest pause after a limit error (Document B section 7).
+const limitPause = time.Minute
+
 // issueError is a response without a token.
 type issueError struct {
-	status     int
-	retryAfter time.Duration
+	status int
+	limit  string        // name of the limit answer, or empty
+	pause  time.Duration // until the next request, at least
+}
+
+// newIssueError returns the error of a response that arrived at now.
+func newIssueError(resp *http.Response, body []byte, now time.Time) *issueError {
+	seconds, _ := policy.RetryAfter.Parse(resp.Header.Get("Retry-After"))
+	e := &issueError{status: resp.StatusCode, pause: time.Duration(seconds) * time.Second}
+	row, _ := policy.RecognizeLimit(policy.UpstreamAnswer{Status: resp.StatusCode, Header: resp.Header, Body: body})
+	if row == nil || row.Kind == policy.LimitNone {
+		return e
+	}
+	if date, _ := policy.ReadDate(resp.Header, now); row.Kind == policy.LimitPrimary && e.pause == 0 && !date.IsZero() {
+		reset, _ := policy.RateReset.ParseUnix(resp.Header.Get("X-Ratelimit-Reset"), date)
+		e.pause = reset.Sub(date)
+	}
+	e.limit, e.pause = row.Name, max(e.pause, limitPause)
+	return e
 }
 
 func (e *issueError) Error() string {
@@ -146,8 +166,7 @@ func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken,
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxTokenBody))
 	switch {
 	case resp.StatusCode != http.StatusCreated:
-		seconds, _ := policy.RetryAfter.Parse(resp.Header.Get("Retry-After"))
-		return AppToken{}, &issueError{resp.StatusCode, time.Duration(seconds) * time.Second}
+		return AppToken{}, newIssueError(resp, text, time.Now())
 	case err != nil:
 		return AppToken{}, errors.New("request installation token: response truncated")
 	}

@@ -65,6 +65,7 @@ type AppTokens struct {
 type Source struct {
 	tokens *AppTokens
 	name   string // of the held credential
+	owner  string // of leases
 	app    *App
 
 	// The fields below are guarded by AppTokens.mu.
@@ -111,7 +112,7 @@ func (t *AppTokens) Source(name string, app *App) *Source {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.sources[id] == nil {
-		t.sources[id] = &Source{tokens: t, name: name, app: app}
+		t.sources[id] = &Source{tokens: t, name: name, owner: rand.Text(), app: app}
 	}
 	return t.sources[id]
 }
@@ -312,7 +313,7 @@ var errRejected = errors.New("the upstream rejects its new installation token (4
 func (s *Source) delay(reason error, now time.Time) {
 	s.pause = min(max(firstPause, 2*s.pause), longestPause)
 	if refused, ok := errors.AsType[*issueError](reason); ok {
-		s.pause = max(s.pause, refused.retryAfter)
+		s.pause = max(s.pause, refused.pause)
 	}
 	s.err, s.next = reason, now.Add(s.pause)
 }
@@ -350,9 +351,9 @@ func (s *Source) fetch(ctx context.Context, unwanted []Secret) (AppToken, error)
 	if store == nil {
 		return s.issue(ctx)
 	}
-	name, owner := s.app.identity(), rand.Text()
+	name := s.app.identity()
 	for {
-		leased, err := store.Lease(ctx, name, owner, leaseLifetime)
+		leased, err := store.Lease(ctx, name, s.owner, leaseLifetime)
 		if err != nil {
 			return s.issue(ctx)
 		}
@@ -361,13 +362,19 @@ func (s *Source) fetch(ctx context.Context, unwanted []Secret) (AppToken, error)
 		good := err == nil && time.Until(token.Expires) > renewBefore && !slices.ContainsFunc(unwanted, token.Value.Equal)
 		if good {
 			if leased {
-				_ = store.Return(ctx, name, owner, AppToken{}) // on failure the lease expires
+				_ = store.Return(ctx, name, s.owner, AppToken{}) // on failure the lease expires
 			}
 			return token, nil
 		}
 		if leased {
 			token, err := s.issue(ctx)
-			if err := store.Return(context.WithoutCancel(ctx), name, owner, token); err != nil {
+			if refused, ok := errors.AsType[*issueError](err); ok && refused.limit != "" {
+				// The lease lasts as long as the limit, so that no other replica sends a request.
+				if _, err := store.Lease(ctx, name, s.owner, refused.pause); err == nil {
+					return token, refused
+				}
+			}
+			if err := store.Return(context.WithoutCancel(ctx), name, s.owner, token); err != nil {
 				s.tokens.log.Warn("installation token not shared", "installation", s.app.Installation, "error", err)
 			}
 			return token, err

@@ -36,7 +36,8 @@ type appUpstream struct {
 	requests   []string // method, URL and body
 	respond    func() (status int, body string)
 	delay      time.Duration
-	retryAfter string        // of every response
+	retryAfter string        // of every response; none if it is "-"
+	reset      time.Duration // of the exhausted budget of every response, or zero
 	life       time.Duration // of tokens; an hour if it is zero
 }
 
@@ -59,7 +60,14 @@ func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 		status, text := u.respond()
 		response.StatusCode, response.Body = status, io.NopCloser(strings.NewReader(text))
 	}
-	response.Header.Set("Retry-After", cmp.Or(u.retryAfter, "90"))
+	if u.retryAfter != "-" {
+		response.Header.Set("Retry-After", cmp.Or(u.retryAfter, "90"))
+	}
+	if u.reset != 0 {
+		response.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+		response.Header.Set("X-Ratelimit-Remaining", "0")
+		response.Header.Set("X-Ratelimit-Reset", fmt.Sprint(time.Now().Add(u.reset).Unix()))
+	}
 	return response, nil
 }
 
@@ -232,15 +240,22 @@ func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 			name, body, retryAfter string
 			status                 int
 			pause                  time.Duration
+			reset                  time.Duration
 		}{
-			{"not found", `{"message":"ghs_secret"}`, "90", 404, 90 * time.Second},
-			{"redirect", "", "90", 307, 90 * time.Second},
-			{"Retry-After above an hour", "{}", "9000000000", 403, time.Hour},
-			{"not JSON", "ghs_secret", "90", 201, 5 * time.Second},
-			{"token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second},
-			{"expired token", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second},
+			{"not found", `{"message":"ghs_secret"}`, "90", 404, 90 * time.Second, 0},
+			{"redirect", "", "90", 307, 90 * time.Second, 0},
+			{"Retry-After above an hour", "{}", "9000000000", 403, time.Hour, 0},
+			{"not JSON", "ghs_secret", "90", 201, 5 * time.Second, 0},
+			{"token with a line break", `{"token":"ghs_secret\n","expires_at":"2999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second, 0},
+			{"expired token", `{"token":"ghs_secret","expires_at":"1999-01-01T00:00:00Z"}`, "90", 201, 5 * time.Second, 0},
+			{"error without Retry-After", "{}", "-", 500, 5 * time.Second, 0},
+			{"secondary limit", `{"message":"You have exceeded a secondary rate limit."}`, "-", 403, time.Minute, 0},
+			{"secondary limit, short Retry-After", `{"message":"You have exceeded a secondary rate limit."}`, "1", 429, time.Minute, 0},
+			{"secondary limit, Retry-After", `{"message":"You have exceeded a secondary rate limit."}`, "90", 429, 90 * time.Second, 0},
+			{"primary limit", `{"message":"API rate limit exceeded for app 7."}`, "-", 403, 20 * time.Minute, 20 * time.Minute},
+			{"reset in the past", `{"message":"API rate limit exceeded for app 7."}`, "-", 403, time.Minute, -time.Hour},
 		} {
-			r.up.requests, r.up.retryAfter, r.up.respond = nil, c.retryAfter, func() (int, string) { return c.status, c.body }
+			r.up.requests, r.up.retryAfter, r.up.reset, r.up.respond = nil, c.retryAfter, c.reset, func() (int, string) { return c.status, c.body }
 			s := r.source(r.cache(nil), nil)
 			for range 10 {
 				got, err := s.get(r.Context())
@@ -362,6 +377,26 @@ func TestCorrectedKeyIsUsedWithoutPause(t *testing.T) {
 	})
 }
 
+func TestReplicasShareALimitOfTokenRequests(t *testing.T) {
+	inBubble(t, func(r *appTest) {
+		store := &memoryTokens{}
+		r.up.retryAfter, r.up.respond = "-", func() (int, string) { return 403, `{"message":"You have exceeded a secondary rate limit."}` }
+		a := r.source(r.cache(store), nil)
+		b := r.source(r.cache(store), nil)
+		for began := time.Now(); time.Since(began) < limitPause; time.Sleep(time.Second) {
+			if len(r.up.requests) > 1 {
+				r.Errorf("%d requests, %v after the limit error", len(r.up.requests), time.Since(began))
+			}
+			go func() { _, _ = a.get(r.Context()) }()
+			go func() { _, _ = b.get(r.Context()) }()
+		}
+		r.up.respond = nil
+		time.Sleep(limitPause)
+		r.want(a, "ghs_2")
+		r.want(b, "ghs_2")
+	})
+}
+
 // memoryTokens is a [TokenStore] in memory that works with virtual time.
 type memoryTokens struct {
 	mu    sync.Mutex
@@ -379,7 +414,7 @@ func (v *memoryTokens) Load(context.Context, string) (AppToken, error) {
 func (v *memoryTokens) Lease(_ context.Context, _, owner string, lifetime time.Duration) (bool, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if time.Now().Before(v.until) {
+	if time.Now().Before(v.until) && v.owner != owner {
 		return false, nil
 	}
 	v.owner, v.until = owner, time.Now().Add(lifetime)
