@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -170,13 +171,26 @@ func isErrorObject(body []byte) bool {
 		return false
 	}
 	for name := range members {
-		switch name {
-		case "message", "documentation_url", "errors", "status":
-		default:
+		if !slices.Contains(errorMembers, name) {
 			return false
 		}
 	}
 	return members["message"] != nil
+}
+
+// errorMembers are the members of an error.
+var errorMembers = []string{"message", "documentation_url", "errors", "status"}
+
+// BeginsAsError reports whether a text is the beginning of a JSON object whose first member is one of an error, as far as the
+// text shows it. A body may arrive in pieces of any length.
+func BeginsAsError(text []byte) bool {
+	rest, isObject := bytes.CutPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{"))
+	rest = bytes.TrimLeft(rest, " \t\r\n")
+	return len(rest) == 0 || isObject && slices.ContainsFunc(errorMembers, func(name string) bool {
+		first := strconv.Quote(name)
+		n := min(len(first), len(rest))
+		return first[:n] == string(rest[:n])
+	})
 }
 
 // quotation matches a quotation mark. An apostrophe follows a letter.

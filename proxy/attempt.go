@@ -93,7 +93,7 @@ type sentConditions struct {
 // newAttempt returns a new attempt at a question.
 func (g *Gateway) newAttempt(ex *exchange, q *question) *attempt {
 	return &attempt{
-		exchange: ex, question: q, ctx: ex.in.Context(), identityAsked: q.key != cache.Key{},
+		exchange: ex, question: q, ctx: ex.in.Context(), identityAsked: q.key != cache.Key{} || q.graphQL != nil,
 		result: result{account: q.identity.Caller.Account, resource: q.resource},
 	}
 }
@@ -231,7 +231,7 @@ func (g *Gateway) hasLostAccess(a *attempt) bool {
 
 // passCoding lets the upstream select the content coding of a response that will probably not be stored.
 func (a *attempt) passCoding() {
-	if len(a.acceptEncoding) > 0 {
+	if len(a.acceptEncoding) > 0 && a.graphQL == nil {
 		a.identityAsked = false
 	}
 }

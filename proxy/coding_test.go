@@ -14,6 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/weirgate/weir/internal/contentcoding"
+	"github.com/weirgate/weir/limits"
 )
 
 // longList is a JSON body that is worth a content coding.
@@ -374,5 +375,56 @@ func TestCodedLimitErrorIsRecognized(t *testing.T) {
 		during := post
 		during.cached, during.code = true, http.StatusTooManyRequests
 		runScenarios(t, scenario{name: accept, path: "/made-up", steps: []step{post, during}})
+	}
+}
+
+// A limit error in a coding that Weir cannot decode would start no cool-down.
+func TestUpstreamUsesOnlyCodingsThatWeirDecodes(t *testing.T) {
+	for _, c := range []struct{ accept, want string }{
+		{"gzip, deflate, br", "gzip"},
+		{"br;q=1, X-GZIP;q=0.5,zstd", "X-GZIP;q=0.5, zstd"},
+		{"br", "identity"},
+		{"*", "identity"},
+		{"", "identity"},
+	} {
+		setup(responds(http.StatusCreated), asGitHub).sub(t, fmt.Sprintf("%q", c.accept), func(w *world) {
+			for _, path := range []string{"/repos/acme/widgets/issues", "/made-up"} {
+				w.do(http.MethodPost, path, strings.NewReader("{}"), bearer("a"), "Accept-Encoding: "+c.accept)
+				w.want("Accept-Encoding upstream", w.lastSeen().Header.Get("Accept-Encoding"), c.want)
+			}
+			w.do(http.MethodDelete, "/repos/acme/widgets/subscription", nil, bearer("a"), "Accept-Encoding: "+c.accept)
+			w.want("Accept-Encoding of DELETE upstream", w.lastSeen().Header.Get("Accept-Encoding"), c.want)
+		})
+	}
+}
+
+// The errors of a long GraphQL response are at its end, which Weir cannot read in a coding.
+func TestLimitErrorAfterALongBodyOfACodingUpstreamIsRecognized(t *testing.T) {
+	var body strings.Builder
+	body.WriteString(`{"data":{"nodes":[`)
+	for i := range 5000 {
+		fmt.Fprintf(&body, `{"id":"R_%d"},`, i*2654435761)
+	}
+	body.WriteString(`null]},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`)
+	for name, call := range map[string]string{
+		"query":                    `{"query":"query{viewer{login}}"}`,
+		"query without a question": `{"query":"query{viewer{login}}","extensions":{"trace":1}}`,
+		"mutation":                 `{"query":"mutation{createIssue(input:{repositoryId:\"R_1\",title:\"a\"}){issue{id}}}"}`,
+	} {
+		setup(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if c := contentcoding.Select(r.Header["Accept-Encoding"]); c != nil {
+				w.Header().Set("Content-Encoding", c.Name)
+				_, _ = w.Write(c.Encode([]byte(body.String())))
+				return
+			}
+			_, _ = io.WriteString(w, body.String())
+		}, asGitHub).sub(t, name, func(w *world) {
+			r := w.ask(call, bearer("a"), "Prefer: wait=0", "Accept-Encoding: gzip")
+			w.want("body", w.decoded(r) == body.String(), true)
+			w.want("coding", r.Header.Get("Content-Encoding"), "gzip")
+			w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)
+			w.wantReply("next call", w.ask(call, bearer("a"), "Prefer: wait=0"), http.StatusTooManyRequests)
+		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/names"
@@ -156,11 +157,18 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 	return &u
 }
 
-// outbound returns the header of the request upstream, without the credential and the conditions.
+// outbound returns the header of the request upstream, without the credential and the conditions. Weir must read limit errors, so
+// the upstream may use only codings that Weir can decode.
 func (a *attempt) outbound() http.Header {
 	h := maps.Clone(a.header)
-	if !a.identityAsked && len(a.acceptEncoding) > 0 {
+	if a.identityAsked {
+		return h
+	}
+	if len(a.acceptEncoding) > 0 {
 		h["Accept-Encoding"] = a.acceptEncoding
+	}
+	if accept := h["Accept-Encoding"]; len(accept) > 0 {
+		h["Accept-Encoding"] = []string{contentcoding.Supported(accept)}
 	}
 	return h
 }

@@ -23,6 +23,7 @@ var queryConditions = []string{
 // matches.
 func (g *Gateway) setQueryKey(q *question) {
 	call, h := q.graphQL, q.header
+	q.askForIdentity() // the errors of a long response are at its end (lateLimit)
 	conditional := func(name string) bool { return len(h[name]) > 0 }
 	if call.Question == "" || q.match.Query != "" || q.cacheControl.Has("no-store") || slices.ContainsFunc(queryConditions, conditional) ||
 		q.identity.Caller.Kind == policy.Unauthenticated {
@@ -30,7 +31,6 @@ func (g *Gateway) setQueryKey(q *question) {
 	}
 	q.key = cache.NewKey(q.keyParts(policy.GraphQL, g.base, call.Question, q.identity.Caller.Class, strings.Join(h["Accept"], ","), strings.Join(h["Content-Type"], ","))...)
 	q.rule.OneCaller = true
-	q.askForIdentity()
 	rule, cacheable := g.GraphQLCache.RuleFor(call)
 	q.cacheable, q.ttl = cacheable, rule.TTL
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -646,6 +647,44 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 	setup(up.ServeHTTP, asGitHub).sub(t, "identical queries", func(w *world) {
 		together(10, func(int) { w.ask(`{"query":"query{viewer{login}}"}`, "Authorization: Bearer a") })
 		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
+}
+
+// A body without a length may arrive in pieces of any size.
+func TestLimitErrorInPiecesIsRecognized(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pieces []string
+		want   bool
+	}{
+		{"bytes", strings.SplitAfter(`{"message":"`+primaryText+`","documentation_url":"a"}`, ""), true},
+		{"indented", []string{" ", "{\n", `  "documentation_url`, `": "a",`, "\n" + `  "message": "` + primaryText + "\"\n}"}, true},
+		{"another member", []string{"{", `"a":1,`, `"message":"` + primaryText + `"}`}, false},
+		{"list", []string{"[", `"message",`, `"` + primaryText + `"]`}, false},
+	} {
+		setup(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			for _, piece := range c.pieces {
+				_, _ = io.WriteString(w, piece)
+				_ = http.NewResponseController(w).Flush()
+				time.Sleep(time.Millisecond)
+			}
+		}, asGitHub).sub(t, c.name, func(w *world) {
+			w.want("body", w.send(reads, 1).body, strings.Join(c.pieces, ""))
+			w.want("is a limit error", w.last().Limited == limits.PrimaryLimit, c.want)
+		})
+	}
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"event":1}`)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}, asGitHub).sub(t, "another object passes at once", func(w *world) {
+		resp := w.open(w.client, http.MethodGet, "/repos/acme/widgets/issues", nil, bearer("a"))
+		start := make([]byte, 20)
+		n, _ := resp.Body.Read(start)
+		w.want("beginning of the body", string(start[:n]), `{"event":1}`)
+		_ = resp.Body.Close()
 	})
 }
 

@@ -341,10 +341,16 @@ func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	case resp.ContentLength > 0:
 		return true
 	}
-	start := make([]byte, longestError)
-	n, err := resp.Body.Read(start)
-	resp.Body = rejoin(start[:n], err, resp.Body)
-	return resp.Header.Get("Content-Encoding") == "" && bytes.HasPrefix(start, []byte("{")) && bytes.Contains(start[:n], []byte(`"message"`))
+	if resp.Header.Get("Content-Encoding") != "" {
+		return false
+	}
+	start := make([]byte, 0, longestError)
+	var err error
+	for n := 0; err == nil && len(start) < longestError && policy.BeginsAsError(start); start = start[:len(start)+n] {
+		n, err = resp.Body.Read(start[len(start):longestError])
+	}
+	resp.Body = rejoin(start, err, resp.Body)
+	return policy.BeginsAsError(start) && bytes.Contains(start, []byte(`"message"`))
 }
 
 // isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in

@@ -3,6 +3,7 @@ package contentcoding
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"slices"
@@ -84,6 +85,33 @@ func Select(accept []string) *Coding {
 		}
 	}
 	return selected
+}
+
+// Supported returns an Accept-Encoding field with the members of accept that this package can decode. Without such a member,
+// the field accepts only the identity form.
+func Supported(accept []string) string {
+	var members []string
+	for _, value := range accept {
+		for member := range strings.SplitSeq(value, ",") {
+			name, _, _ := strings.Cut(member, ";")
+			if codingNamed(name) != nil {
+				members = append(members, strings.TrimSpace(member))
+			}
+		}
+	}
+	return cmp.Or(strings.Join(members, ", "), "identity")
+}
+
+// codingNamed returns the supported coding with a name, or nil.
+func codingNamed(name string) *Coding {
+	name = strings.ToLower(strings.TrimSpace(name))
+	if name == "x-gzip" { // RFC 9110 section 8.4.1.3
+		name = "gzip"
+	}
+	if i := slices.IndexFunc(codings, func(c *Coding) bool { return c.Name == name }); i >= 0 {
+		return codings[i]
+	}
+	return nil
 }
 
 // weight parses the parameter of a member. An invalid weight is 0, so that the coding is not used.
@@ -177,11 +205,11 @@ func (r *reader) Close() error {
 // NewReader returns a reader of the decoded body. ok is false for an unsupported coding. A truncated body is an error at its
 // end, or of NewReader.
 func NewReader(contentEncoding string, body io.Reader) (decoded io.Reader, ok bool, err error) {
-	i := slices.IndexFunc(codings, func(c *Coding) bool { return strings.EqualFold(c.Name, contentEncoding) })
-	if i < 0 {
+	c := codingNamed(contentEncoding)
+	if c == nil {
 		return nil, false, nil
 	}
-	decoded, err = codings[i].decode(body)
+	decoded, err = c.decode(body)
 	return decoded, true, err
 }
 
