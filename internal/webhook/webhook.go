@@ -351,7 +351,9 @@ func (e *Event) parse(contentType string, body []byte) error {
 			Events []string `json:"events"`
 		} `json:"hook"`
 	}
-	if err := json.Unmarshal(body, &payload); err != nil {
+	err := json.Unmarshal(body, &payload)
+	// A member of another type is as if it were missing. A refused delivery would leave stale responses.
+	if mismatch, ok := errors.AsType[*json.UnmarshalTypeError](err); err != nil && (!ok || mismatch.Field == "") {
 		return fmt.Errorf("payload is not a JSON object: %w", err)
 	}
 	branch := payload.Repository.DefaultBranch

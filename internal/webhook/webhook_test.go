@@ -76,6 +76,9 @@ func deliver(v *Receiver, method, body string, fields ...string) *httptest.Respo
 
 const push = `{"ref": "refs/heads/main", "repository": {"full_name": "Acme/Widgets"}, "organization": {"login": "acme"}}`
 
+// oddPush has members of other types than documented.
+const oddPush = `{"changes": [], "ref": 7, "hook": {"events": "*"}, "organization": "acme", "repository": {"full_name": "acme/widgets", "default_branch": null}}`
+
 func pushTo(ref string) string {
 	return `{"ref": "` + ref + `", "repository": {"full_name": "acme/widgets", "default_branch": "main"}}`
 }
@@ -98,6 +101,8 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 		{"no repository", "POST", `{"organization": {"login": "Acme"}}`, []string{event, id, signed(`{"organization": {"login": "Acme"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: "acme"}}},
 		{"neither repository nor organization", "POST", `{}`, []string{event, id, signed(`{}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
 		{"an installation", "POST", `{"installation": {"id": 42}}`, []string{event, id, signed(`{"installation": {"id": 42}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", App: true, Installation: 42}}},
+		{"members of other types", "POST", oddPush, []string{event, id, signed(oddPush)}, 202, "", event1},
+		{"a list", "POST", "[" + push + "]", []string{event, id, signed("[" + push + "]")}, 400, "not a JSON object", nil},
 		{"an invalid repository name", "POST", `{"repository": {"full_name": "a/b/c"}}`, []string{event, id, signed(`{"repository": {"full_name": "a/b/c"}}`)}, 202, "", []Event{{Name: "push", Delivery: "1", Repository: "", Organization: ""}}},
 		{"a push to the default branch", "POST", pushTo("refs/heads/main"), []string{event, id, signed(pushTo("refs/heads/main"))}, 202, "", event1},
 		{"a push to another branch", "POST", pushTo("refs/heads/side"), []string{event, id, signed(pushTo("refs/heads/side"))}, 202, "", otherBranch},
