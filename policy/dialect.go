@@ -177,6 +177,25 @@ func (d *Dialect) hasOtherType(value string) bool {
 	return false
 }
 
+// SelectsFile reports whether an Accept value may select a representation that is a text of a user, such as a file. Other
+// representations are JSON of the API.
+func (d *Dialect) SelectsFile(values []string) bool {
+	for _, value := range values {
+		for member := range strings.SplitSeq(value, ",") {
+			mediaType, _, _ := strings.Cut(member, ";")
+			mediaType = lower(strings.Trim(mediaType, " \t"))
+			ofVendor := strings.HasPrefix(mediaType, "application/vnd."+d.Vendor) && strings.HasSuffix(mediaType, "+json") && !strings.Contains(mediaType, "raw")
+			if !ofVendor && !d.isPlain(mediaType) && !slices.Contains(genericTypes, mediaType) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// genericTypes are the other media types that browsers and client libraries list for all requests.
+var genericTypes = []string{"text/*", "text/plain", "text/html", "text/json", "application/*", "application/xml", "application/xhtml+xml"}
+
 // MediaType returns the vendor media type of the plain representation.
 func (d *Dialect) MediaType() string { return "application/vnd." + d.Vendor + "+json" }
 

@@ -650,6 +650,33 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 	})
 }
 
+// Only a representation that may be a file of a user hides a limit error with status 200.
+func TestLimitErrorIsRecognizedInEachJSONRepresentation(t *testing.T) {
+	for accept, want := range map[string]bool{
+		"":                                  true,
+		"application/json, text/plain, */*": true, // axios
+		"text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8":                 true,
+		"application/vnd.github.machine-man-preview+json, application/vnd.github.v3+json": true,
+		"application/vnd.github.v3.text-match+json":                                       true,
+		"application/json;q=0.5":                               true,
+		"application/vnd.github.raw":                           false,
+		"application/vnd.github.raw+json":                      false,
+		"application/json, application/vnd.github.v3.RAW+json": false,
+		"application/octet-stream":                             false,
+		"application/vnd.github.diff":                          false,
+	} {
+		upstream := replies(`{"message":"`+primaryText+`"}`, "Content-Type: application/json", "Cache-Control: max-age=60")
+		setup(upstream, asGitHub).sub(t, accept, func(w *world) {
+			fields := lines(bearer("a"), "Prefer: wait=0")
+			if accept != "" {
+				fields = append(fields, "Accept: "+accept)
+			}
+			w.get("/repos/acme/widgets/contents/a.json", fields...)
+			w.want("is a limit error", w.last().Limited == limits.PrimaryLimit, want)
+		})
+	}
+}
+
 // A body without a length may arrive in pieces of any size.
 func TestLimitErrorInPiecesIsRecognized(t *testing.T) {
 	for _, c := range []struct {

@@ -324,8 +324,8 @@ func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
 }
 
 // mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
-// REST is rarely one, so its length or its beginning decides. The response must be in the plain representation, because
-// other representations contain text of users.
+// REST is rarely one, so its length or its beginning decides. The response must be JSON of the API, because other
+// representations are texts of users.
 func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	const longestError = 1 << 10
 	switch status := resp.StatusCode; {
@@ -336,7 +336,7 @@ func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	case status >= http.StatusBadRequest:
 		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
 	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
-		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.Accept(a.header["Accept"]) != "":
+		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.SelectsFile(a.header["Accept"]):
 		return false
 	case resp.ContentLength > 0:
 		return true
