@@ -30,15 +30,17 @@ type operationRun struct {
 	probed int64 // Unix time of the last full look-up
 }
 
-// MarkUncacheable records that the response for a key could not be stored. The number of operations
-// must be bounded.
+// MarkUncacheable records that the response for a key could not be stored. The number of operations must be bounded. An
+// empty operation stands for unrelated routes, whose responses do not predict each other: only the key is marked.
 func (m *Memory) MarkUncacheable(operation string, key Key) {
 	u := &m.uncacheable
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	run := u.operations[operation]
-	run.length++
-	u.operations[operation] = run
+	if operation != "" {
+		run := u.operations[operation]
+		run.length++
+		u.operations[operation] = run
+	}
 	u.keys.Add(key, time.Now().Add(uncacheableFor))
 }
 

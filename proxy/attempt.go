@@ -201,11 +201,10 @@ func (a *attempt) bypass() ForwardReason {
 // lookup reads only the memory tier. If the upstream has refused the credential, all its responses are stale, also those that
 // another replica or an earlier process has stored.
 func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool) {
-	operation := a.match.Operation.ID
 	e, purged = g.Cache.Memory.Lookup(a.key, a.header)
 	a.current = g.isCurrent(a, e, purged, now)
 	if !a.current && (e == nil || purged || !e.Fresh(now)) {
-		a.uncacheable, a.skipShared = g.Cache.Uncacheable(operation, a.key)
+		a.uncacheable, a.skipShared = g.Cache.Uncacheable(a.predicts, a.key)
 		if a.skipShared = a.skipShared && len(a.cacheControl) == 0; !a.skipShared && g.Cache.IsShared() {
 			e, purged = g.Cache.LookupShared(a.in.Context(), a.key, a.header, e, purged)
 			a.current = g.isCurrent(a, e, purged, now)
@@ -213,7 +212,7 @@ func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool
 	}
 	switch {
 	case e != nil:
-		g.Cache.MarkCacheable(operation, a.key)
+		g.Cache.MarkCacheable(a.predicts, a.key)
 		a.uncacheable, a.skipShared = false, false
 		if g.hasLostAccess(a) {
 			purged, a.current = true, false

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/semaphore"
@@ -43,8 +44,11 @@ type upstream struct {
 	breaker      breaker.Breaker
 	limitErrors  learned.LimitErrors
 	heavyQueries learned.HeavyQueries
-	linkIn304    sync.Map // linkBehavior by operation
+	linkIn304    *lru.Cache[cache.Key, linkBehavior] // by linkScope
 }
+
+// maxLinkScopes bounds linkIn304. It exceeds the number of operations in the catalogue.
+const maxLinkScopes = 4096
 
 // maxUpstreams bounds the upstreams of a Background. The least recently configured upstream is removed first.
 const maxUpstreams = 1024
@@ -55,7 +59,8 @@ func (b *Background) upstream(base string) *upstream {
 	defer b.mu.Unlock()
 	u, ok := b.upstreams.Get(base)
 	if !ok {
-		u = &upstream{}
+		links, _ := lru.New[cache.Key, linkBehavior](maxLinkScopes) // the size is valid
+		u = &upstream{linkIn304: links}
 		b.upstreams.Add(base, u)
 	}
 	return u

@@ -214,7 +214,7 @@ func (g *Gateway) store(
 	}
 	lifetime, vary, ok := g.storable(a, answer)
 	if ok && !a.identityAsked && resp.Header.Get("Content-Encoding") != "" {
-		g.Cache.MarkCacheable(a.match.Operation.ID, key) // the next request asks for the identity form
+		g.Cache.MarkCacheable(a.predicts, key) // the next request asks for the identity form
 		return resp, private
 	}
 	passes := !ok && a.sharesError(answer) // to the followers, without storage
@@ -233,7 +233,7 @@ func (g *Gateway) store(
 			}
 		}
 		if resp.StatusCode == http.StatusOK && (!ok || resp.ContentLength > maxEntry || !delimited(resp)) { // an error does not predict whether the next response can be stored
-			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
+			g.Cache.MarkUncacheable(a.predicts, key)
 		}
 		if !passes || !fits {
 			return resp, private
@@ -246,7 +246,7 @@ func (g *Gateway) store(
 	own.Trailer = nil
 	complete := func(body []byte, ok bool) coalesce.Ending {
 		if !ok && len(body) > maxEntry {
-			g.Cache.MarkUncacheable(a.match.Operation.ID, key)
+			g.Cache.MarkUncacheable(a.predicts, key)
 		}
 		if !ok || a.graphQL != nil && !policy.HasGraphQLData(body) && !policy.HasFinalGraphQLErrors(body) {
 			return private
@@ -267,7 +267,7 @@ func (g *Gateway) store(
 		a.boundUnfinished(e)
 		g.checkComputedETag(a, sent, e)
 		g.checkEvents(a, e)
-		g.Cache.MarkCacheable(a.match.Operation.ID, key)
+		g.Cache.MarkCacheable(a.predicts, key)
 		g.Cache.Put(a.in.Context(), key, e, a.call.SetShared)
 		return coalesce.Ending{Result: coalesce.Stored}
 	}

@@ -155,7 +155,7 @@ func (l *candidateList) add(e *cache.Entry, source candidateSource) {
 	}
 	if source == sourceOtherCaller && (l.a.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
 		// This caller may have other pages, which only a 304 with Link reveals.
-		if behavior, _ := l.g.linkIn304.Load(l.a.match.Operation.ID); behavior != linkRepeated {
+		if behavior, _ := l.g.linkIn304.Get(l.g.linkScope(l.a.question)); behavior != linkRepeated {
 			return
 		}
 	}
@@ -233,14 +233,14 @@ func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response
 // by date, or a single candidate that is stale or has a computed ETag. A 304 with an ETag of no candidate confirms a
 // single stale response, if no If-Modified-Since was sent.
 func (g *Gateway) confirmed(a *attempt, sent, response http.Header) (candidate, bool) {
-	etag, operation := response.Get("Etag"), a.match.Operation.ID
+	etag, scope := response.Get("Etag"), g.linkScope(a.question)
 	if len(response["Link"]) > 0 {
-		g.linkIn304.Store(operation, linkRepeated)
+		g.linkIn304.Add(scope, linkRepeated)
 	}
 	hidesPages := func(e *cache.Entry) bool {
 		hides := len(response["Link"]) == 0 && a.mayLackPages(e)
 		if hides {
-			g.linkIn304.Store(operation, linkMissing)
+			g.linkIn304.Add(scope, linkMissing)
 		}
 		return hides
 	}
@@ -256,7 +256,7 @@ func (g *Gateway) confirmed(a *attempt, sent, response http.Header) (candidate, 
 		case !c.computed && etag != c.etag:
 			return candidate{}, false // the ETag is missing, or has become weak
 		case c.source == sourceOtherCaller && len(c.entry.Header["Link"]) > len(response["Link"]):
-			g.linkIn304.Store(operation, linkMissing)
+			g.linkIn304.Add(scope, linkMissing)
 			return candidate{}, false // this caller may have other pages
 		}
 		return c, true
@@ -290,7 +290,7 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 		g.deleteStored(a)
 		return g.entryResponse(a, e, now), coalesce.Ending{Result: coalesce.Private}
 	}
-	g.Cache.MarkCacheable(a.match.Operation.ID, a.key)
+	g.Cache.MarkCacheable(a.predicts, a.key)
 	g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
 	a.result.cache.Stored = true
 	a.result.cache.setTTL(e, now)
@@ -346,8 +346,16 @@ func (g *Gateway) needsWholePage(q *question, e *cache.Entry) bool {
 	if !q.mayLackPages(e) {
 		return false
 	}
-	behavior, seen := g.linkIn304.Load(q.match.Operation.ID)
+	behavior, seen := g.linkIn304.Get(g.linkScope(q))
 	return len(e.Header["Link"]) == 0 || seen && behavior == linkMissing
+}
+
+// linkScope returns the key of a question in linkIn304: its operation, or the path of a route outside the catalogue.
+func (g *Gateway) linkScope(q *question) cache.Key {
+	if q.predicts == "" {
+		return cache.NewKey(g.Host, q.match.Path)
+	}
+	return cache.NewKey(q.predicts)
 }
 
 // linkBehavior describes what the 304s of an operation show about other pages.

@@ -42,6 +42,8 @@ type question struct {
 	// claims: the ID, or method and route for a route outside the catalogue.
 	operation  *policy.Operation
 	claimScope string
+	// predicts is the ID of the operation, whose responses predict each other, or empty for a route outside the catalogue.
+	predicts string
 	// graphQL is a parsed GraphQL call, otherwise nil. invalid is the reason for which the upstream must refuse it.
 	graphQL *policy.GraphQLCall
 	invalid error
@@ -183,11 +185,11 @@ func (g *Gateway) parse(ex *exchange, identity Identity) (*question, error) {
 	}
 	op := match.Operation
 	q := &question{
-		identity: identity, tag: ex.record.Tag, match: match, method: ex.in.Method, operation: op, route: g.Host + op.Path, claimScope: op.ID,
+		identity: identity, tag: ex.record.Tag, match: match, method: ex.in.Method, operation: op, route: g.Host + op.Path, claimScope: op.ID, predicts: op.ID,
 		cacheControl: cache.ParseDirectives(ex.in.Header["Cache-Control"]),
 	}
 	if !op.Known() {
-		q.claimScope = methodLabel(op.Method) + " " + op.Path
+		q.claimScope, q.predicts = methodLabel(op.Method)+" "+op.Path, ""
 	}
 	ex.question, ex.record.Route, ex.record.Operation = q, q.route, op.ID
 	if op.Resource == policy.GraphQL {

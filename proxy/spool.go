@@ -45,7 +45,7 @@ func (g *Gateway) shareThrough(a *attempt, s *spool.Spool, e *cache.Entry) {
 		forms := spool.NewForms(s, func(coded *spool.Spool) { g.fillInBackground(id, nil, coded) })
 		a.call.SetStream(coalesce.Stream{Response: e, Length: s.Length(), Open: forms.Open, Release: forms.Release})
 	}
-	outgrown := func() { g.Cache.MarkUncacheable(a.match.Operation.ID, a.key) } // the next clients do not share the body
+	outgrown := func() { g.Cache.MarkUncacheable(a.predicts, a.key) } // the next clients do not share the body
 	s.Share(&g.Background.files, share, outgrown)
 }
 
