@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/redisclient"
 )
 
 const (
@@ -153,7 +154,7 @@ func (s *Store) Run(ctx context.Context, memory *cache.Memory) {
 			checked = time.Time{}
 			s.ready.Store(false) // until Run has applied the missed purges
 			if !s.lost.Swap(true) {
-				s.log.Error("purges of other replicas unavailable", "error", err)
+				s.log.Error("purges of other replicas unavailable", "error", err, "key", "store.url", "remedy", redisclient.Remedy(err))
 			}
 			select {
 			case <-ctx.Done():

@@ -23,12 +23,14 @@ import (
 
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/durations"
+	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/policy"
 )
 
 const (
 	maxContent  = 4 // windows of content creation that a ledger can hold (limits.MaxSpends)
 	maxDrain    = time.Hour
+	maxWindow   = 31 * 24 * time.Hour
 	maxFresh    = 24 * time.Hour
 	maxSecrets  = 9 // each is computed for every delivery
 	maxLag      = time.Minute
@@ -49,7 +51,7 @@ func (d *decoder) wrong(key, format string, args ...any) {
 		}
 	}
 	d.failed[key] = true
-	p := Problem{Key: key, Message: fmt.Sprintf(format, args...)}
+	p := Problem{Key: masked(key), Message: masked(fmt.Sprintf(format, args...))}
 	if flag := d.at[key].flag; flag != "" {
 		p.Key = flag
 	} else if d.source.Path != "" {
@@ -231,11 +233,15 @@ func (d *decoder) name(key, name string, seen map[string]bool) {
 	seen[name] = true
 }
 
+// bareVariable matches a reference to a variable without braces, which stays as it is.
+var bareVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
+
 // token reports a token that a header field cannot carry, for example a file of two lines.
 func (d *decoder) token(key string, token credential.Secret) {
 	invalid := func(r rune) bool { return r <= ' ' || r > '~' }
 	d.require(!strings.ContainsFunc(token.Reveal(), invalid), key,
 		"contains a space, a line break or another character that no token has; remove it")
+	d.require(!bareVariable.MatchString(token.Reveal()), key, "is the name of a variable; write ${NAME} for its value")
 }
 
 func (d *decoder) checkAdmin(a *Admin) {
@@ -320,6 +326,10 @@ func (d *decoder) checkStore(s Store) {
 	d.require(!badPort(u, err), "store.url", "%q: the port must be a number from 1 to 65535, as in redis://127.0.0.1:6379", redacted(s.URL))
 	d.require(err == nil && slices.Contains(schemes, u.Scheme) && u.Host != "", "store.url",
 		"%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(schemes, ", "))
+	if !d.failed["store.url"] {
+		err := redisclient.Check(s.URL)
+		d.require(err == nil, "store.url", "%q: %v; use a URL such as redis://HOST:6379/0", redacted(s.URL), err)
+	}
 }
 
 // badPort reports whether the result of [url.Parse] has an invalid port.
@@ -327,8 +337,14 @@ func badPort(u *url.URL, err error) bool {
 	if err != nil {
 		return strings.Contains(err.Error(), "invalid port")
 	}
-	n, err := strconv.ParseUint(u.Port(), 10, 16)
-	return u.Port() != "" && (err != nil || n == 0)
+	for host := range strings.SplitSeq(u.Host, ",") { // sentinels and nodes may be a list
+		if _, port, found := strings.Cut(host[strings.LastIndex(host, "]")+1:], ":"); found && port != "" {
+			if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // label is a label of a domain name in lower case (RFC 5890 section 2.3.1).
@@ -406,7 +422,9 @@ func (d *decoder) checkClients(c *Config) {
 	accounts := map[string]string{} // by credential
 	for i, held := range c.Credentials {
 		accounts[held.Name] = cmp.Or(held.Account, held.Name)
-		d.checkCredential(fmt.Sprintf("credentials[%d]", i), held, credentials)
+		key := fmt.Sprintf("credentials[%d]", i)
+		d.checkCredential(key, held, credentials)
+		d.checkAccount(key, held, c.Credentials[:i])
 	}
 	issuerURLs := map[string]bool{}
 	for i, issuer := range c.Issuers {
@@ -444,8 +462,10 @@ func (d *decoder) checkClients(c *Config) {
 		d.require(client.Group == "" || groups[client.Group], key+".group", "%q is not among groups; %s", client.Group, suggestionOf(groups, "groups"))
 		d.require(client.TagLimit >= 0 && client.TagLimit <= 1, key+".tag_limit", "%v: must be from 0 to 1", client.TagLimit)
 		for name, l := range map[string]policy.WriteLimits{"writes": client.Writes, "tag_writes": client.TagWrites} {
-			d.require(l.PerMinute >= 0, key+"."+name+".per_minute", "%d: must be 1 or more, or 0 for no limit", l.PerMinute)
-			d.require(l.PerHour >= 0, key+"."+name+".per_hour", "%d: must be 1 or more, or 0 for no limit", l.PerHour)
+			for window, most := range map[string]int{"per_minute": l.PerMinute, "per_hour": l.PerHour} {
+				d.require(most >= 0, key+"."+name+"."+window, "%d: must be 1 or more, or 0 for no limit", most)
+				d.require(int64(most) <= policy.RateLimit.Most, key+"."+name+"."+window, "%d: must be at most %d", most, policy.RateLimit.Most)
+			}
 		}
 		d.checkGuarantee(key, client.Guarantee, client.Limit, client.Credentials, accounts, guaranteed)
 		d.checkIdentity(key, client, c.TLS, issuers)
@@ -571,6 +591,18 @@ func (d *decoder) checkCredential(key string, c Credential, names map[string]boo
 	}
 }
 
+// checkAccount reports a credential that the ledger would count in another account, or by other limits, than an earlier one of the
+// same account. Both together would exceed the limits of the account.
+func (d *decoder) checkAccount(key string, c Credential, earlier []Credential) {
+	for i, other := range earlier {
+		same := c.Token != "" && c.Token == other.Token || c.App.ID != "" && c.App.Installation == other.App.Installation
+		d.require(!same || c.Account == other.Account, key+".account", "%q: credentials[%d] is the same credential, but has the account %q; remove one of them, or give both one account",
+			c.Account, i, other.Account)
+		d.require(c.Kind == other.Kind || !same && (c.Account == "" || c.Account != other.Account), key+".kind",
+			"%q: credentials[%d] has the same account, but the kind %q; correct one of them, because an account has one kind", c.Kind, i, other.Kind)
+	}
+}
+
 func (d *decoder) checkIssuer(key string, issuer Issuer, names map[string]bool) {
 	d.name(key+".name", issuer.Name, names)
 	err := credential.CheckIssuerURL(issuer.URL)
@@ -632,10 +664,12 @@ func (d *decoder) checkLimits(l Limits) {
 		switch value := v.Interface().(type) {
 		case int:
 			d.require(value >= 1, key, "%d: must be 1 or more", value)
+			d.require(int64(value) <= policy.RateLimit.Most, key, "%d: must be at most %d", value, policy.RateLimit.Most)
 		case float64:
 			d.require(value > 0, key, "%v: must be more than 0", value)
 		case time.Duration:
 			d.positive(key, value)
+			d.require(value <= maxWindow, key, "%s: must be at most %s", durations.Text(value), durations.Text(maxWindow))
 		}
 	})
 	d.require(len(l.Content) <= maxContent, "limits.content", "%d windows; at most %d are allowed", len(l.Content), maxContent)

@@ -170,20 +170,43 @@ type decoder struct {
 func (d *decoder) problem(n *yaml.Node, key, format string, args ...any) {
 	d.failed[key] = true
 	d.problems = append(d.problems, Problem{
-		File: d.source.Path, Line: n.Line, Column: n.Column, Key: key, Message: fmt.Sprintf(format, args...),
+		File: d.source.Path, Line: n.Line, Column: n.Column, Key: masked(key), Message: masked(fmt.Sprintf(format, args...)),
 	})
 }
+
+// anyToken matches a token of the API, a key of the gateway and a JWT, which may be at a wrong place.
+var anyToken = regexp.MustCompile(`\b(gh[a-z]_|github_pat_|weir_)[A-Za-z0-9_-]{8,}|\beyJ[A-Za-z0-9_.-]{8,}|\b[0-9a-f]{40}\b`)
+
+// masked returns a message without the tokens that it quotes.
+func masked(message string) string { return anyToken.ReplaceAllString(message, "${1}•••") }
 
 // unquoted matches a variable outside of quotes.
 var unquoted = regexp.MustCompile(`[:,\[{ ]\$\{`)
 
-// syntax reports an error of the YAML parser, with a hint at two common mistakes.
+// syntaxHints are remedies by a part of the parser's message.
+var syntaxHints = map[string]string{
+	"unexpected end of stream":           "a quote is not closed",
+	"expected ',' or '}'":                "a brace before it is not closed, or a comma is missing",
+	"expected ',' or ']'":                "a bracket before it is not closed, or a comma is missing",
+	"mapping values are not allowed":     "put a value with a colon in quotes, or correct the indentation",
+	"did not find expected '-'":          "begin each entry of the list with a dash, at the same indentation",
+	"did not find expected key":          "give the keys of a mapping the same indentation",
+	"UTF-8":                              "save the file as UTF-8",
+	"control characters are not allowed": "save the file as plain text in UTF-8",
+}
+
+// syntax reports an error of the YAML parser, with a hint at common mistakes.
 func (d *decoder) syntax(err error, text []byte) {
 	message, at := err.Error(), yaml.Node{Line: 1, Column: 1}
 	if load, ok := errors.AsType[*yaml.LoadError](err); ok {
 		message = load.Message
 		if load.Mark.Line > 0 {
 			at.Line, at.Column = load.Mark.Line, max(1, load.Mark.Column)
+		}
+	}
+	for part, hint := range syntaxHints {
+		if strings.Contains(message, part) {
+			message += "; " + hint
 		}
 	}
 	if lines := strings.Split(string(text), "\n"); at.Line <= len(lines) {
@@ -277,9 +300,14 @@ var removedKeys = map[reflect.Type]map[string]string{
 	reflect.TypeFor[Client]():         {"pace": "the key was removed; remove pace: burst, and replace pace: even with priority: batch"},
 }
 
+// noColon matches the key at the start of a text that YAML reads as a key alone, such as "token:VALUE".
+var noColon = regexp.MustCompile(`^[a-z_]+`)
+
 // unknownKey reports a key that a struct of type t does not have.
 func (d *decoder) unknownKey(k *yaml.Node, t reflect.Type, path string, names []string) {
-	if remedy := removedKeys[t][k.Value]; remedy != "" {
+	if name := noColon.FindString(k.Value); slices.Contains(names, name) { // the rest may be a secret
+		d.problem(k, strings.TrimSuffix(path, k.Value)+name, "no space follows its colon, or it has no colon; write %s: VALUE", name)
+	} else if remedy := removedKeys[t][k.Value]; remedy != "" {
 		d.problem(k, path, "%s", remedy)
 	} else if near := nearest(k.Value, names); near != "" {
 		d.problem(k, path, "unknown key; did you mean %q?", near)
@@ -409,6 +437,8 @@ func expandEnv(text string, getenv func(string) (string, bool)) (string, error) 
 		name, byDefault, hasDefault := strings.Cut(inner, ":-")
 		value, set := getenv(name)
 		switch {
+		case closed && name == "":
+			problem = cmp.Or(problem, errors.New("${} names no variable; use ${NAME}, or $${ for a literal ${"))
 		case !closed:
 			problem = cmp.Or(problem, errors.New("${ has no closing }; use $${ for a literal ${"))
 		case set && (value != "" || !hasDefault):

@@ -178,8 +178,42 @@ var secretPlaces = []string{
 	`credentials: [{name: a, kind: oauth_app, token: %}]`,
 	`credentials: [{name: a, kind: x, token: %}, {name: a, kind: user, token: %}]`,
 	`webhooks: {path: /, secret: %}`,
+	`webhooks: {secret:%}`,
+	`webhooks: {secret %}`,
+	`webhooks: {secret=%}`,
 	`clients: [{name: a, key: %, credentials: [a]}]`,
 	`clients: [{name: a, key: "sha256:%", credentials: [a]}]`,
+}
+
+func TestErrorsQuoteNoTokenAtAWrongPlace(t *testing.T) {
+	tokens := []string{"ghp_0123456789abcdef", "github_pat_0123456789", "weir_0123456789abcdef", "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln", strings.Repeat("0123456789", 4)}
+	for _, token := range tokens {
+		for _, place := range []string{
+			`credentials: [{name: a, kind: %, token: x}]`, `clients: [{name: a, credentials: ["%"]}]`, `callers: {anonymous: {credential: "%"}}`,
+			`"%": 1`, `credentials: [{"%": 1}]`, `admin: {token: "${%}"}`, `admin: {listen: "%"}`, `cache: {operations: {"%": {ttl: 1h}}}`,
+		} {
+			if _, err := parse(t, minimal+strings.ReplaceAll(place, "%", token)); err == nil || strings.Contains(message(err), token[len(token)-9:]) {
+				t.Errorf("%s: %v", place, err)
+			}
+		}
+	}
+}
+
+func TestSyntaxErrorsHaveARemedy(t *testing.T) {
+	for text, want := range map[string]string{
+		"a: b: c":                            "put a value with a colon in quotes",
+		"listen: x\na: \"":                   "a quote is not closed",
+		"upstream: {url: x\n":                "a brace before it is not closed",
+		"clients: [x\n":                      "a bracket before it is not closed",
+		"clients:\n- a\nb: c\n d: e":         "put a value with a colon in quotes, or correct the indentation",
+		"listen: \"caf\xe9\"":                "save the file as UTF-8",
+		"listen: x\x00":                      "save the file as plain text",
+		"upstream:\n  url: x\n dialect: y\n": "give the keys of a mapping the same indentation",
+	} {
+		if _, err := parse(t, text); err == nil || !strings.Contains(message(err), want) {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
 }
 
 func TestErrorsQuoteNoSecret(t *testing.T) {
@@ -262,7 +296,7 @@ func TestExpandEnv(t *testing.T) {
 		"${NESTED}":  "${A}", // values are not expanded again
 		"${B}":       `error: environment variable "B" is not set; use ${B:-VALUE} for a default`,
 		"${A}${B}":   `error: environment variable "B" is not set; use ${B:-VALUE} for a default`,
-		"${}":        `error: environment variable "" is not set; use ${:-VALUE} for a default`,
+		"${}":        `error: ${} names no variable; use ${NAME}, or $${ for a literal ${`,
 		"${a}":       `error: environment variable "a" is not set; use ${a:-VALUE} for a default`,
 		"${A":        "error: ${ has no closing }; use $${ for a literal ${",
 		"${A}${A:-x": "error: ${ has no closing }; use $${ for a literal ${",

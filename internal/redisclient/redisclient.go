@@ -84,6 +84,15 @@ func Open(address string, onConnect func(node string) OnConnect) (redis.Universa
 	return client, nil
 }
 
+// Check returns an error for an invalid URL of a store. The error quotes no password.
+func Check(address string) error {
+	client, err := open(address, nil)
+	if err != nil {
+		return err
+	}
+	return client.Close()
+}
+
 func open(address string, onConnect func(node string) OnConnect) (redis.UniversalClient, error) {
 	logging.Disable() // errors carry the same information
 	if onConnect == nil {
@@ -98,6 +107,9 @@ func open(address string, onConnect func(node string) OnConnect) (redis.Universa
 		o, err := redis.ParseFailoverURL(address)
 		if err != nil {
 			return nil, err
+		}
+		if o.MasterName == "" {
+			return nil, errors.New("redis: the name of the master is missing: add ?master_name=NAME")
 		}
 		o.OnConnect = onConnect("")
 		o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true
@@ -172,6 +184,35 @@ func Masters(ctx context.Context, c redis.UniversalClient) (map[string]redis.Uni
 // server does.
 func Moved(err error) bool {
 	return redis.HasErrorPrefix(err, "MOVED") || redis.HasErrorPrefix(err, "ASK") || redis.HasErrorPrefix(err, "CLUSTERDOWN Hash slot not served")
+}
+
+// remedies are by a part of an error.
+var remedies = []struct{ part, remedy string }{
+	{"WRONGPASS", "correct the user and the password in the URL"},
+	{"NOAUTH", "add the password to the URL: redis://USER:PASSWORD@HOST"},
+	{"NOPERM", "give the user the rights in docs/operations.md"},
+	{"READONLY", "name the master, or let sentinels name it: redis+sentinel://HOST?master_name=NAME"},
+	{"cluster support disabled", "remove +cluster from the URL"},
+	{"MOVED", "use redis+cluster:// in the URL"},
+	{"CLUSTERDOWN", "repair the cluster; its slots are not served"},
+	{"DB index", "correct the number of the database in the URL"},
+	{"unknown command", "name a Redis server; a sentinel needs redis+sentinel://HOST?master_name=NAME"},
+	{"invalid reply", "correct the port; no Redis responds there"},
+	{"no such host", "correct the host in the URL"},
+	{"tls: ", "correct the scheme (rediss is Redis with TLS), or the certificate of Redis"},
+	{"OOM ", "give Redis more memory, and set maxmemory-policy noeviction"},
+	{"MISCONF", "let Redis write to its disk"},
+	{"LOADING", "wait until Redis has loaded its data"},
+}
+
+// Remedy returns what an operator can do about an error of Redis.
+func Remedy(err error) string {
+	for _, r := range remedies {
+		if err != nil && strings.Contains(err.Error(), r.part) {
+			return r.remedy
+		}
+	}
+	return "start redis, or correct the URL and its scheme (rediss is Redis with TLS)"
 }
 
 // PingIdle returns an error unless a server responds over every idle connection. The client closes connections that fail,

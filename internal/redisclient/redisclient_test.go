@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,5 +110,23 @@ func TestOnConnectRunsBeforeTheFirstCommand(t *testing.T) {
 	}
 	if !errors.Is(err, refused) {
 		t.Errorf("the client used a connection that the hook refused: %v", err)
+	}
+}
+
+func TestRemedyFitsTheErrorOfRedis(t *testing.T) {
+	for text, want := range map[string]string{
+		"WRONGPASS invalid username-password pair or user is disabled.":                 "correct the user and the password",
+		"NOAUTH Authentication required.":                                               "add the password",
+		"READONLY You can't write against a read only replica.":                         "name the master",
+		"ERR This instance has cluster support disabled":                                "remove +cluster",
+		"ERR DB index is out of range":                                                  "number of the database",
+		"ERR unknown command 'evalsha'":                                                 "a sentinel needs redis+sentinel",
+		"dial tcp: lookup no.such.invalid: no such host":                                "correct the host",
+		"tls: failed to verify certificate: x509: certificate signed by unknown author": "rediss is Redis with TLS",
+		"dial tcp 127.0.0.1:1: connect: connection refused":                             "start redis",
+	} {
+		if got := Remedy(errors.New(text)); !strings.Contains(got, want) {
+			t.Errorf("%s: %q lacks %q", text, got, want)
+		}
 	}
 }

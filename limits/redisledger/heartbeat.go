@@ -296,7 +296,7 @@ func (l *Ledger) Join(ctx context.Context) (secret []byte) {
 			l.startedCold = true
 			l.mu.Unlock()
 			l.Log.Warn("started without redis", "effect", cmp.Or(l.ColdStart(), "all quota may be used until redis responds"),
-				"cold_start", l.rules.Load().ColdStart, "error", err, "key", "store.url", "remedy", "start redis, or correct the URL")
+				"cold_start", l.rules.Load().ColdStart, "error", err, "key", "store.url", "remedy", redisclient.Remedy(err))
 		case <-time.After(reconnectInterval):
 			continue
 		}

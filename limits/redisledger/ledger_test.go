@@ -259,5 +259,8 @@ func TestStartWithoutRedisNamesWhatIsHeldBack(t *testing.T) {
 		if !strings.Contains(log.String(), `msg="started without redis" effect="`+want) {
 			t.Errorf("%s: %s", start, log.String())
 		}
+		if remedy := `key=store.url remedy="start redis, or correct the URL`; strings.Count(log.String(), remedy) != 2 { // also of the failed connection
+			t.Errorf("%s: %s lacks %s", start, log.String(), remedy)
+		}
 	}
 }

@@ -144,18 +144,18 @@ func (l *Ledger) markLost(address string, err error) {
 		s.lost = time.Now()
 	}
 	l.mu.Unlock()
-	log := l.Log
+	log := l.Log.With("error", err, "key", "store.url", "remedy", redisclient.Remedy(err))
 	if address != "" {
 		log = log.With("shard", address)
 	}
 	switch {
 	case known:
 	case !registered:
-		log.Warn("redis connection failed", "error", err)
+		log.Warn("redis connection failed")
 	case l.Closed:
-		log.Error("redis connection lost; refusing requests that need it", "error", err)
+		log.Error("redis connection lost; refusing requests that need it")
 	default:
-		log.Error("redis connection lost; using the leases of this replica", "error", err)
+		log.Error("redis connection lost; using the leases of this replica")
 	}
 }
 
