@@ -113,6 +113,7 @@ func (m *Match) Named(body []byte, nameOf NameOf) (Named, error) {
 		n.unknown()
 	case belowAny(op.Path, named.Repositories):
 		n.parameters(m.Params)
+		n.query()
 	case belowAny(op.Path, named.Owners) && len(m.Params) > 0:
 		n.owner(m.Params[0])
 		n.parameters(m.Params[1:])
@@ -258,11 +259,19 @@ func (n *naming) parameters(params Params) {
 			n.repositoryID(p.Value)
 		case "org":
 			n.Owners = append(n.Owners, lower(p.Value))
-		case "base", "head", "basehead":
+		case "base", "head", "basehead", "ref":
 			for ref := range strings.SplitSeq(p.Value, "...") {
 				n.head(ref)
 			}
 		}
+	}
+}
+
+// query adds the repositories of refs in the query.
+func (n *naming) query() {
+	values, _ := url.ParseQuery(n.match.Query) // a canonical query has no errors
+	for _, ref := range slices.Concat(values["ref"], values["sha"]) {
+		n.head(ref)
 	}
 }
 
@@ -390,7 +399,7 @@ func (n *naming) member(m *members, name, value string) {
 	case slices.Contains(m.Owners, name):
 		n.Whole = append(n.Whole, lower(value))
 	case slices.Contains(m.Lists, name):
-		n.Others = "a list of repositories is unknown to the gateway"
+		n.Others = "the gateway does not know the repository behind " + name
 	case slices.Contains(m.Heads, name):
 		n.head(value)
 	}

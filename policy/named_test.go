@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,5 +57,15 @@ func TestPathsOfFilesNameRepositories(t *testing.T) {
 			got = strings.Join(n.Repositories, " ")
 		}
 		wantEqual(t, c.host+c.path, c.want, got)
+	}
+}
+
+// TestTablesOfNamesListOperations checks the operations that named.yaml lists without asterisks.
+func TestTablesOfNamesListOperations(t *testing.T) {
+	ids := slices.Concat(named.Bodies, slices.Collect(maps.Keys(named.Targets)), slices.Collect(maps.Keys(named.OwnMembers)), slices.Collect(maps.Keys(named.Search)))
+	for _, id := range slices.Concat(ids, named.Others, named.Reference) {
+		if !CatalogueOf("github").Names(id) && !CatalogueOf("service").Names(id) {
+			t.Errorf("named.yaml: no operation is %s", id)
+		}
 	}
 }

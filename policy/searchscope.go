@@ -19,7 +19,8 @@ func (n *naming) search(qualifiers []string) {
 		parameter = "repository_id"
 	}
 	for name := range values {
-		if name != parameter && strings.HasPrefix(lower(name), parameter) {
+		letters := strings.TrimLeftFunc(lower(decodeFully(name)), isNoLetter) // some servers ignore brackets and blanks before a name
+		if name != parameter && strings.HasPrefix(letters, parameter) {
 			n.fail("the parameter %.50q may replace %s", name, parameter)
 		}
 	}

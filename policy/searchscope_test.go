@@ -55,7 +55,7 @@ func TestSearchesStayInsideTheScope(t *testing.T) {
 	}
 	for query, want := range map[string]bool{
 		"q=repo%3Aacme%2Fwidgets": true, "q=repo:acme/widgets&q=x": false, "q=repo:acme/widgets&q[]=x": false, "q=repo:acme/widgets&Q=x": false, "x=repo:acme/widgets": false, "": false,
-		"q=repo:acme/widgets%26q=x": false, "q=%2572epo:acme/widgets": false, "q=repo:acme/widgets;q=x": false, "sort=created&q=repo:acme/widgets": true,
+		"q=repo:acme/widgets%26q=x": false, "q=%2572epo:acme/widgets": false, "q=repo:acme/widgets;q=x": false, "q=repo:acme/widgets&[q]=x": false, "q=repo:acme/widgets&+q=x": false, "q=repo:acme/widgets&%255Bq]=x": false, "sort=created&q=repo:acme/widgets": true,
 	} {
 		wantEqual(t, query, want, permitsSearch(t, "/search/code", query) == "")
 	}
