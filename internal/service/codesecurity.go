@@ -72,9 +72,7 @@ func listConfigurations(s *Service, req *request) response {
 	shown := slices.DeleteFunc(s.world.configurationsOf(req.org), func(c *configuration) bool {
 		return target == "global" && c.organization != nil
 	})
-	return listByCursor(req, configurationResource, s.world.byNumber(req.path), shown,
-		func(c *configuration) int { return c.id },
-		func(c *configuration) object { return configurationObject(req, c) })
+	return listOf(shown, func(c *configuration) object { return configurationObject(req, c) })
 }
 
 // createConfiguration adds a configuration to an organization. Names are unique per organization, ignoring case.

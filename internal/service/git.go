@@ -558,7 +558,7 @@ func getContent(_ *Service, r *request) response {
 	if len(list) == 0 {
 		return notFound()
 	}
-	return response{status: http.StatusOK, list: list}
+	return listOf(list, func(entry any) any { return entry })
 }
 
 func renderFile(r *request, path, sha string) doc {

@@ -299,22 +299,17 @@ func (e *execution) connection(f *ast.Field, arguments map[string]any, items []i
 		order = func(a, b item) int { return b.compare(a) }
 	}
 	slices.SortFunc(items, order)
-	total := len(items)
-	from, to, wrong := between(items, order, textOf(arguments["after"]), textOf(arguments["before"]))
+	size, _ := e.call.pageSize(f, nil, nil)
+	from, to, wrong := between(items, order, textOf(arguments["after"]), textOf(arguments["before"]), size, arguments["last"] != nil)
 	if wrong != "" {
 		return e.addError(f, "INVALID_CURSOR_ARGUMENTS", fmt.Sprintf("`%s` does not appear to be a valid cursor.", arguments[wrong]))
 	}
-	if size, _ := e.call.pageSize(f, nil, nil); arguments["last"] != nil {
-		from = max(from, to-size)
-	} else {
-		to = min(to, from+size)
-	}
-	return newConnection(f.Definition.Type.Name(), items, total, from, to)
+	return newConnection(f.Definition.Type.Name(), items, from, to)
 }
 
 // newConnection returns the connection with the items from and to.
-func newConnection(typeName string, items []item, total, from, to int) node {
-	page := items[from:to]
+func newConnection(typeName string, items []item, from, to int) node {
+	page, total := items[from:to], len(items)
 	info := values{"hasPreviousPage": from > 0, "hasNextPage": to < total}
 	if len(page) > 0 {
 		info["startCursor"], info["endCursor"] = page[0].cursor(), page[len(page)-1].cursor()

@@ -328,6 +328,7 @@ var wrappers = map[string]string{
 	"organization-variables": "variables", "runner-groups": "runner_groups", "hosted-runners": "runners", "codespaces": "",
 	"installations": "", "environments": "", "deployment-branch-policies": "branch_policies", "network-configurations": "network_configurations",
 	"seats": "", "devcontainers": "", "usage-by-repository": "repository_cache_usages", "private-registries": "configurations",
+	"organization-roles": "roles",
 }
 
 // wrapper returns the member that holds the elements of a list, or "" for an array.

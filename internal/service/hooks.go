@@ -215,7 +215,7 @@ func (s *Service) putWebhooks(_ *http.Request, body []byte) (any, error) {
 }
 
 // shownWebhooks returns the webhooks without their secrets.
-func (s *Service) shownWebhooks() []object {
+func (s *Service) shownWebhooks() []any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return renderAll(s.hooks, func(k *hook) object {

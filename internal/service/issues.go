@@ -312,7 +312,7 @@ func changeNames(member, event string) handler {
 }
 
 func listLabels(s *Service, r *request, issue doc) response {
-	return response{status: http.StatusOK, list: renderIssue(s, r, issue)["labels"].([]any)}
+	return listOf(renderIssue(s, r, issue)["labels"].([]any), func(label any) any { return label })
 }
 
 // updateLabel handles PATCH of a label, which may rename it.

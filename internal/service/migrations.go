@@ -116,7 +116,7 @@ func listMigrations(s *Service, req *request) response {
 	slices.Reverse(own)
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
 	all := req.org == nil || !slices.Contains(excluded, "repositories")
-	return list(req, s.world.byNumber(req.path), own, func(m *migration) object { return migrationObject(s, req, m, all) })
+	return listOf(own, func(m *migration) object { return migrationObject(s, req, m, all) })
 }
 
 // startMigration exports repositories of the organization, or repositories that the user administers. The caller must

@@ -44,7 +44,7 @@ func listMembers(s *Service, req *request) response {
 // listSelected returns one page of the selected members of the organization.
 func (s *Service) listSelected(req *request, selects func(*membership) bool) response {
 	logins := slices.DeleteFunc(sortedMembers(req.org), func(login string) bool { return !selects(req.org.members[login]) })
-	return list(req, s.world.byNumber(req.path), logins, func(login string) object { return userObject(req, req.org.members[login].user) })
+	return listOf(logins, func(login string) object { return userObject(req, req.org.members[login].user) })
 }
 
 // checkMember reports whether a user is a member. It redirects callers outside the organization to the check of public
@@ -163,7 +163,7 @@ func listOrganizations(s *Service, r *request) response {
 	if r.op.view == "/users/{}/orgs" {
 		login = keyOf(parentOf(r.path))
 	}
-	shown := []any{}
+	var shown []object
 	for _, org := range s.world.byID {
 		switch m := org.members[login]; {
 		case m == nil, !m.public && login != r.caller.login:
@@ -173,7 +173,7 @@ func listOrganizations(s *Service, r *request) response {
 			shown = append(shown, organizationSummary(r, org))
 		}
 	}
-	return response{status: http.StatusOK, list: shown}
+	return listOf(shown, func(o object) object { return o })
 }
 
 // team is a team of an organization (Document A section 2.5).
@@ -218,9 +218,9 @@ func teamObject(req *request, org *account, t *team) object {
 	}
 }
 
-// listTeams returns one page of teams of an organization.
-func listTeams(req *request, org *account, path string, teams []*team) response {
-	return list(req, "/organizations/"+itoa(org.id)+path, teams, func(t *team) object { return teamObject(req, org, t) })
+// listTeams lists teams of the organization in the path.
+func (r *request) listTeams(teams []*team) response {
+	return listOf(teams, func(t *team) object { return teamObject(r, r.org, t) })
 }
 
 // teamNamed returns the team with a slug, or nil.
@@ -252,11 +252,11 @@ func (w *world) addTeam(org *account, name, description, privacy string, parent 
 	return t
 }
 
-func listAllTeams(_ *Service, r *request) response { return listTeams(r, r.org, "/teams", r.org.teams) }
+func listAllTeams(_ *Service, r *request) response { return r.listTeams(r.org.teams) }
 
 func listChildTeams(_ *Service, r *request) response {
 	children := slices.DeleteFunc(slices.Clone(r.org.teams), func(t *team) bool { return t.parent != r.team })
-	return listTeams(r, r.org, "/team/"+itoa(r.team.id)+"/teams", children)
+	return r.listTeams(children)
 }
 
 func getTeam(_ *Service, r *request) response {
@@ -389,8 +389,7 @@ func organizationSummary(req *request, org *account) object {
 }
 
 func listRoles(_ *Service, req *request) response {
-	shown := renderAll(req.org.roles, func(r *role) object { return roleObject(r, userObject(req, req.org)) })
-	return response{status: http.StatusOK, body: object{{"total_count", len(shown)}, {"roles", shown}}}
+	return listOf(req.org.roles, func(r *role) object { return roleObject(r, userObject(req, req.org)) })
 }
 
 func getRole(_ *Service, req *request) response {
@@ -400,7 +399,7 @@ func getRole(_ *Service, req *request) response {
 // listTeamsOfRole lists the teams that the role is assigned to. It does not list their child teams.
 func listTeamsOfRole(_ *Service, req *request) response {
 	teams := slices.DeleteFunc(slices.Clone(req.org.teams), func(t *team) bool { return !req.role.assigned[assignee{team: t.slug}] })
-	return listTeams(req, req.org, "/organization-roles/"+itoa(req.role.id)+"/teams", teams)
+	return req.listTeams(teams)
 }
 
 // changeAssignment assigns a role to a team or a member, or removes the role or all roles. Assigning an assigned role and
@@ -500,11 +499,11 @@ func listInvitations(s *Service, req *request) response {
 		return invalid(invitationResource, "invitation_source")
 	}
 	shown := slices.DeleteFunc(req.org.invitationsByState(true), func(i *invitation) bool { return !isFilter(role, i.role) || !isFilter(source, i.source) })
-	return list(req, s.world.byNumber(req.path), shown, func(i *invitation) object { return invitationListObject(req, i) })
+	return listOf(shown, func(i *invitation) object { return invitationListObject(req, i) })
 }
 
 func listFailedInvitations(s *Service, req *request) response {
-	return list(req, s.world.byNumber(req.path), req.org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, i) })
+	return listOf(req.org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, i) })
 }
 
 // invitationsByState returns the organization's pending or failed invitations.
@@ -513,7 +512,7 @@ func (org *account) invitationsByState(pending bool) []*invitation {
 }
 
 func listInvitationTeams(_ *Service, req *request) response {
-	return listTeams(req, req.org, "/invitations/"+itoa(req.invitation.id)+"/teams", req.invitation.teams)
+	return req.listTeams(req.invitation.teams)
 }
 
 // cancelInvitation removes a pending invitation. Failed invitations cannot be removed.

@@ -50,13 +50,13 @@ func appendJSON(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case object:
 		return appendMembers(b, v)
-	case []object:
+	case []any:
 		b = append(b, '[')
-		for i, o := range v {
+		for i, element := range v {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = appendMembers(b, o)
+			b = appendJSON(b, element)
 		}
 		return append(b, ']')
 	case string:
@@ -231,113 +231,81 @@ func parsePositive(text string, fallback, most int) int {
 	return min(n, most)
 }
 
-// list returns one page of items with a Link header. Its absolute URLs identify repositories and organizations by
-// number.
-func list[T any](req *request, path string, items []T, render func(T) object) response {
-	page, perPage := pages(req.query)
-	from := min((page-1)*perPage, len(items))
-	to := min(from+perPage, len(items))
-	link := linksTo(req, path, "page", page, max(1, (len(items)+perPage-1)/perPage))
-	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: link, full: to == from+perPage}
-}
-
 // listOf returns the list of all items. It renders only those on the requested page.
 func listOf[T, D any](items []T, show func(T) D) response {
-	all := make([]any, len(items))
-	for i, item := range items {
-		all[i] = lazy(func() any { return show(item) })
-	}
-	return response{status: http.StatusOK, list: all}
+	return response{status: http.StatusOK, total: len(items), list: func(from, to int) []any { return renderAll(items[from:to], show) }}
 }
 
-// lazy is an element of a list that is not yet rendered.
-type lazy func() any
-
 // renderAll returns the rendered items. The result is never nil, so that it encodes as an array.
-func renderAll[T any](items []T, render func(T) object) []object {
-	shown := make([]object, 0, len(items))
+func renderAll[T, D any](items []T, render func(T) D) []any {
+	shown := make([]any, 0, len(items))
 	for _, item := range items {
 		shown = append(shown, render(item))
 	}
 	return shown
 }
 
-// linksTo returns the Link header of a page. A parameter other than page is a cursor, and a cursor has no last page.
-func linksTo(req *request, path, parameter string, page, last int) string {
-	link, parts := linkBuilder(req, path, parameter), []string(nil)
-	add := func(rel string, n int) { parts = append(parts, link(rel, parameter, strconv.Itoa(n))) }
-	if page > 1 {
-		add("prev", min(page-1, last))
+// page sets the body to the requested page of a list, and the links to the other pages. The absolute URLs of the links
+// identify repositories and organizations by number.
+func (s *Service) page(r *request, resp *response) {
+	var links []string
+	add := func(exists bool, rel, parameter, value string) {
+		if exists {
+			links = append(links, s.pageURL(r, parameter, value)+`; rel="`+rel+`"`)
+		}
 	}
-	if page < last {
-		add("next", page+1)
+	total, isSearch := resp.total, r.op.category == "search"
+	if isSearch {
+		total = min(total, maxResults)
 	}
-	if page < last && parameter == "page" {
-		add("last", last)
+	from, to := 0, total
+	switch page, perPage := pages(r.query); r.op.paging {
+	case "page":
+		last := max(1, (total+perPage-1)/perPage)
+		from = min((page-1)*perPage, total)
+		to = min(from+perPage, total)
+		resp.full = to == from+perPage
+		add(page > 1, "prev", "page", itoa(min(page-1, last)))
+		add(page < last, "next", "page", itoa(page+1))
+		add(page < last, "last", "page", itoa(last))
+		add(page > 1, "first", "page", "1")
+	case "cursor":
+		positions := make([]item, total)
+		for i := range positions {
+			positions[i].id = i + 1
+		}
+		after, before := r.query.Get("after"), r.query.Get("before")
+		var wrong string
+		if from, to, wrong = between(positions, item.compare, after, before, perPage, before != "" && after == ""); wrong != "" {
+			*resp = invalid(configurationResource, wrong) // the documents name no other list with cursors
+			return
+		}
+		resp.full = to == from+perPage
+		add(from > 0 && from < to, "prev", "before", item{id: from + 1}.cursor())
+		add(from < to && to < total, "next", "after", item{id: to}.cursor())
 	}
-	if page > 1 {
-		add("first", 1)
+	resp.link = strings.Join(links, ", ")
+	shown := resp.list(from, to)
+	resp.body = shown
+	if key := r.op.wrapper(); key != "" {
+		wrapped := object{{"total_count", resp.total}}
+		if isSearch {
+			wrapped = append(wrapped, field{"incomplete_results", resp.incomplete})
+		}
+		resp.body = append(wrapped, field{key, shown})
 	}
-	return strings.Join(parts, ", ")
 }
 
-// linkBuilder returns a function that formats one value of a Link header. The URL has the path, the request's query
-// without the parameters in without, and one new parameter.
-func linkBuilder(req *request, path string, without ...string) func(rel, name, value string) string {
-	if req.quirks.LinksByName {
-		path = req.URL.EscapedPath()
+// pageURL returns the URL of another page in angle brackets. It has the query of the request, and one new parameter.
+func (s *Service) pageURL(r *request, parameter, value string) string {
+	path, query := strings.ReplaceAll(s.world.byNumber(r.path), "%2F", "/"), maps.Clone(r.query)
+	if r.quirks.LinksByName {
+		path = r.URL.EscapedPath()
 	}
-	query := maps.Clone(req.query)
-	for _, name := range without {
+	for _, name := range []string{"page", "before", "after"} {
 		delete(query, name)
 	}
-	kept := query.Encode()
-	if kept != "" {
-		kept += "&"
-	}
-	return func(rel, name, value string) string {
-		return "<" + req.base + path + "?" + kept + name + "=" + value + `>; rel="` + rel + `"`
-	}
-}
-
-// escapePath escapes a path of several segments.
-func escapePath(path string) string {
-	segments := strings.Split(path, "/")
-	for i := range segments {
-		segments[i] = url.PathEscape(segments[i])
-	}
-	return strings.Join(segments, "/")
-}
-
-// listByCursor returns one page of the items between the cursors after and before (Document A section 1). If only
-// before is set, the page has the last per_page items. Otherwise the page has the first items. The items must be in
-// ascending order of id.
-//
-// A cursor encodes an id, so pages stay consistent while items are added and removed. The Link header has prev and
-// next. An empty page has no Link header. An invalid cursor is a 422.
-func listByCursor[T any](req *request, resource, path string, items []T, id func(T) int, render func(T) object) response {
-	positions := make([]item, len(items))
-	for i, listed := range items {
-		positions[i].id = id(listed)
-	}
-	after, before := req.query.Get("after"), req.query.Get("before")
-	from, to, wrong := between(positions, item.compare, after, before)
-	if wrong != "" {
-		return invalid(resource, wrong)
-	}
-	if _, perPage := pages(req.query); before != "" && after == "" {
-		from = max(from, to-perPage)
-	} else {
-		to = min(from+perPage, to)
-	}
-	link, parts := linkBuilder(req, path, "before", "after"), []string(nil)
-	if from > 0 && from < to {
-		parts = append(parts, link("prev", "before", positions[from].cursor()))
-	}
-	if from < to && to < len(items) {
-		parts = append(parts, link("next", "after", positions[to-1].cursor()))
-	}
-	return response{status: http.StatusOK, body: renderAll(items[from:to], render), link: strings.Join(parts, ", ")}
+	return "<" + r.base + path + "?" + strings.TrimPrefix(query.Encode()+"&", "&") + parameter + "=" + value + ">"
 }
 
 // item is one item of a list that is paged by cursors. The order of the items is by key and then by ID, so that a cursor
@@ -371,9 +339,9 @@ func itemAt(cursor string) (i item, ok bool) {
 	return i, err == nil && i.cursor() == cursor
 }
 
-// between returns the range of the items between two cursors, or the name of the invalid cursor. An empty cursor is no
-// bound.
-func between(items []item, order func(a, b item) int, after, before string) (from, to int, invalid string) {
+// between returns the range of the first or the last items between two cursors, or the name of the invalid cursor. An
+// empty cursor is no bound.
+func between(items []item, order func(a, b item) int, after, before string, size int, last bool) (from, to int, invalid string) {
 	to = len(items)
 	if after != "" {
 		edge, ok := itemAt(after)
@@ -392,5 +360,8 @@ func between(items []item, order func(a, b item) int, after, before string) (fro
 		}
 		to, _ = slices.BinarySearchFunc(items, edge, order)
 	}
-	return from, max(from, to), ""
+	if to = max(from, to); last {
+		return max(from, to-size), to, ""
+	}
+	return from, min(to, from+size), ""
 }

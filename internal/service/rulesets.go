@@ -87,7 +87,7 @@ func (r *repository) withInherited() []*ruleset {
 	return slices.Concat(r.rulesets, inherited)
 }
 
-func listRulesets(s *Service, req *request) response {
+func listRulesets(_ *Service, req *request) response {
 	sets := *req.rulesets()
 	if parents := cmp.Or(req.query.Get("includes_parents"), "true"); req.repo != nil {
 		switch parents {
@@ -98,7 +98,7 @@ func listRulesets(s *Service, req *request) response {
 			return invalid("Ruleset", "includes_parents")
 		}
 	}
-	return list(req, s.world.byNumber(req.path), sets, func(set *ruleset) object { return rulesetObject(req, set) })
+	return listOf(sets, func(set *ruleset) object { return rulesetObject(req, set) })
 }
 
 // wildcards lists characters that patterns may contain and branch names may not.
@@ -125,8 +125,7 @@ func listBranchRules(_ *Service, req *request) response {
 			rules = append(rules, o)
 		}
 	}
-	path := "/repositories/" + itoa(req.repo.id) + "/rules/branches/" + escapePath(branch)
-	return list(req, path, rules, func(o object) object { return o })
+	return listOf(rules, func(o object) object { return o })
 }
 
 // createRuleset adds a ruleset to a repository or organization (Document A section 4.9).

@@ -194,9 +194,7 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 		all = all[:(len(all)+1)/2] // as if the search had timed out
 	}
 	s.sort(req, all)
-	total := len(all)
-	all = all[:min(total, maxResults)]
-	found := list(req, req.path, all, func(h searchHit) object {
+	found := listOf(all, func(h searchHit) object {
 		item := slices.Clone(h.item())
 		url := item.member("url")
 		item = append(item, field{"score", h.score})
@@ -205,10 +203,8 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 		}
 		return item
 	})
-	return response{
-		status: http.StatusOK, volatile: true, link: found.link,
-		body: object{{"total_count", total}, {"incomplete_results", incomplete}, {"items", found.body}},
-	}
+	found.volatile, found.incomplete = true, incomplete
+	return found
 }
 
 // These constants bound the query of a search (Document B sections 7 and 8.2).

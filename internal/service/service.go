@@ -190,13 +190,14 @@ func (r *request) touch(topics ...string) { r.topics = append(r.topics, topics..
 // response is an HTTP response before it is written.
 type response struct {
 	status int
-	// body is encoded as JSON. If text is not nil, text is written instead. If list is not nil, one page of list is
-	// encoded.
-	body any
-	list []any
-	text []byte
-	kind string // Content-Type of text
-	link string
+	// body is encoded as JSON. If text is not nil, text is written instead. If list is not nil, one page of the total items
+	// is encoded.
+	body  any
+	list  func(from, to int) []any
+	total int
+	text  []byte
+	kind  string // Content-Type of text
+	link  string
 	// location is the URL of a redirect or of a created resource.
 	location string
 	allow    string
@@ -204,8 +205,10 @@ type response struct {
 	// volatile responses must not be cached.
 	volatile bool
 	// private responses are for one user, even without an Authorization header.
-	private  bool
-	revision int64 // the number of the last write that the response shows
+	private bool
+	// incomplete marks a search that exceeded its time limit.
+	incomplete bool
+	revision   int64 // the number of the last write that the response shows
 	// full is set for a page to which no item can be added. With the quirk LinkMissingIn304 its body carries no revision, so
 	// that, as at the API, an item on a later page does not change its ETag.
 	full bool
@@ -570,34 +573,4 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(encode(v))
-}
-
-// page sets the body to the requested page of a list, and the links to the other pages.
-func (s *Service) page(r *request, resp *response) {
-	total, shown := len(resp.list), resp.list
-	if r.op.paging != "" {
-		page, perPage := pages(r.query)
-		parameter := map[string]string{"page": "page", "cursor": "after"}[r.op.paging]
-		if parameter == "after" {
-			page = parsePositive(r.query.Get(parameter), 1, maxPage)
-		}
-		from := min((page-1)*perPage, total)
-		shown = shown[from:min(from+perPage, total)]
-		resp.full = from+perPage <= total
-		resp.link = linksTo(r, s.world.byNumber(r.path), parameter, page, max(1, (total+perPage-1)/perPage))
-	}
-	for i, element := range shown {
-		if render, ok := element.(lazy); ok {
-			shown[i] = render()
-		}
-	}
-	resp.body = shown
-	if key := r.op.wrapper(); key != "" {
-		wrapped := object{{"total_count", total}}
-		if r.op.category == "search" {
-			wrapped = append(wrapped, field{"incomplete_results", false})
-		}
-		wrapped = append(wrapped, field{key, shown})
-		resp.body = wrapped
-	}
 }

@@ -217,6 +217,9 @@ func addDocumented(operations []*Operation) []*Operation {
 		if op == nil {
 			category, _, _ := strings.Cut(d.ID, "/")
 			op = &Operation{ID: d.ID, Method: d.Method, Path: d.Path, category: category, statuses: []int{http.StatusOK}}
+			for _, p := range d.Query {
+				op.paging = cmp.Or(op.paging, map[string]string{"page": "page", "after": "cursor"}[p.Name])
+			}
 			add(op)
 		}
 		op.documented = d

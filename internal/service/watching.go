@@ -17,9 +17,8 @@ func watchersOf(r *repository) []*account {
 	return all
 }
 
-func listSubscribers(s *Service, req *request) response {
-	r := req.repo
-	return list(req, "/repositories/"+itoa(r.id)+"/subscribers", watchersOf(r), func(a *account) object { return userObject(req, a) })
+func listSubscribers(_ *Service, req *request) response {
+	return listOf(watchersOf(req.repo), func(a *account) object { return userObject(req, a) })
 }
 
 // withUser returns a handler that responds with 403 to callers without a user.
@@ -92,7 +91,7 @@ func listWatched(s *Service, req *request, u *account) response {
 			all = append(all, r)
 		}
 	}
-	return list(req, s.world.byNumber(req.path), all, func(r *repository) object { return repositoryObject(s, req, r) })
+	return listOf(all, func(r *repository) object { return repositoryObject(s, req, r) })
 }
 
 func listWatchedOfUser(s *Service, req *request) response {
