@@ -31,7 +31,7 @@ const configurationResource = "CodeSecurityConfiguration"
 // configurationSchema returns the schema of the body that creates a configuration (Document A section 4.2).
 func configurationSchema(bot string) *valueSchema {
 	schema := valueSchema{kind: "record"}
-	for _, m := range bodySchemas["configuration"].members {
+	for _, m := range bodySchemas[configurationResource].members {
 		if rest, ok := strings.CutPrefix(m.name, documentedBot+"_"); ok {
 			m.name = bot + "_" + rest
 		}
@@ -77,16 +77,12 @@ func listConfigurations(s *Service, req *request) response {
 
 // createConfiguration adds a configuration to an organization. Names are unique per organization, ignoring case.
 func createConfiguration(s *Service, req *request) response {
-	var body map[string]any
-	if problem := s.decode(req.raw, configurationResource, &body); problem != nil {
+	values, problem := configurationSchema(s.config.Dialect.SecurityBot).body(configurationResource, nil, req.raw)
+	if problem != nil {
 		return *problem
 	}
-	values, fieldErr := configurationSchema(s.config.Dialect.SecurityBot).read(encode(body), "")
-	if fieldErr != nil {
-		return *fieldErr.of(configurationResource)
-	}
 	all := s.world.configurations
-	c := &configuration{id: all[len(all)-1].id + 1, organization: req.org, values: values.(object), created: time.Now()}
+	c := &configuration{id: all[len(all)-1].id + 1, organization: req.org, values: values, created: time.Now()}
 	if slices.ContainsFunc(all, func(other *configuration) bool {
 		return other.organization == req.org && strings.EqualFold(other.name(), c.name())
 	}) {
@@ -120,7 +116,7 @@ func detachConfigurations(s *Service, req *request) response {
 	var body struct {
 		Selected []int `json:"selected_repository_ids"`
 	}
-	problem := s.decode(req.raw, configurationResource, &body)
+	problem := readBody(req.raw, configurationResource+"/detach", &body)
 	if problem == nil && len(body.Selected) == 0 {
 		problem = missingAt("selected_repository_ids").of(configurationResource)
 	}

@@ -191,8 +191,8 @@ func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 			{`{}`, 400, noField, 2},
 			{`{"selected_repository_ids":[]}`, 400, noField, 2},
 			{`{"selected_repository_ids":1001}`, 400, noField, 2},
-			{`{"selected_repository_ids":["1001"]}`, 400, noField, 2},
-			{`{"selected_repository_ids":[10.5]}`, 400, noField, 2},
+			{`{"selected_repository_ids":["1001"]}`, 400, strings.Replace(noField, `ids"`, `ids[0]"`, 1), 2},
+			{`{"selected_repository_ids":[10.5]}`, 400, strings.Replace(noField, `ids"`, `ids[0]"`, 1), 2},
 			{`{`, 400, "", 2},
 			{`{"selected_repository_ids":[1001,9999]}`, 404, "", 2},
 			{`{"selected_repository_ids":[1001,2001]}`, 404, "", 2}, // a repository of another organization

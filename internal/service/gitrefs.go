@@ -92,19 +92,11 @@ func createTag(s *Service, req *request) response {
 		return fail(http.StatusForbidden, lockedForMigration)
 	}
 	var body struct {
-		Tag     string      `json:"tag"`
-		Message string      `json:"message"`
-		Object  string      `json:"object"`
-		Type    string      `json:"type"`
-		Tagger  *taggerBody `json:"tagger"`
+		Tag, Message, Object, Type string
+		Tagger                     *taggerBody
 	}
-	if problem := s.decode(req.raw, "Tag", &body); problem != nil {
+	if problem := readBody(req.raw, "Tag", &body); problem != nil {
 		return *problem
-	}
-	for _, f := range []struct{ name, value string }{{"tag", body.Tag}, {"message", body.Message}, {"object", body.Object}, {"type", body.Type}} {
-		if f.value == "" {
-			return missing("Tag", f.name)
-		}
 	}
 	tagger := signer{name: req.caller.account, email: "noreply@example.com", at: time.Now()}
 	if u := s.world.user(req.caller); u != nil {
@@ -113,14 +105,12 @@ func createTag(s *Service, req *request) response {
 	if t := body.Tagger; t != nil {
 		var fieldErr *fieldError
 		if tagger, fieldErr = t.signer(tagger.at); fieldErr != nil {
-			return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{"Tag", fieldErr.field, fieldErr.code})
+			return *fieldErr.of("Tag")
 		}
 	}
 	switch {
 	case !isRefName(body.Tag):
 		return invalid("Tag", "tag")
-	case !slices.Contains([]string{"commit", "tree", "blob"}, body.Type):
-		return invalid("Tag", "type")
 	case !r.hasObject(body.Type, body.Object):
 		return invalid("Tag", "object")
 	}
@@ -133,20 +123,13 @@ func createTag(s *Service, req *request) response {
 }
 
 // taggerBody is the tagger of the body (Document A section 4.6).
-type taggerBody struct {
-	Name  string `json:"name"`
-	Email string `json:"email"`
-	Date  string `json:"date"` // the default is the current time
-}
+type taggerBody struct{ Name, Email, Date string }
 
 // signer returns the tagger to write into the tag, or the first invalid field. Git writes the line "NAME <EMAIL>
 // SECONDS ZONE", so name and email must not contain its delimiters. The year of the date in UTC must have four digits.
 func (t *taggerBody) signer(now time.Time) (signer, *fieldError) {
 	for _, f := range []struct{ name, value string }{{"tagger.name", t.Name}, {"tagger.email", t.Email}} {
-		switch {
-		case f.value == "":
-			return signer{}, missingAt(f.name)
-		case strings.TrimSpace(f.value) == "" || strings.ContainsAny(f.value, "\n<>\x00"):
+		if strings.TrimSpace(f.value) == "" || strings.ContainsAny(f.value, "\n<>\x00") {
 			return signer{}, invalidAt(f.name)
 		}
 	}

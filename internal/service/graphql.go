@@ -53,7 +53,7 @@ func (s *Service) readGraphQL(body []byte) *graphQLCall {
 		call.problem = &refusal
 		return call
 	}
-	if call.problem = s.decode(body, "GraphQL", &input); call.problem != nil {
+	if call.problem = readBody(body, "GraphQL", &input); call.problem != nil {
 		return call
 	}
 	document, err := parser.ParseQueryWithTokenLimit(&ast.Source{Input: input.Query}, maxGraphQLTokens)

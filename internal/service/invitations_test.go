@@ -133,7 +133,7 @@ func TestCreateInvitationRefusesInvalidBodies(t *testing.T) {
 			{`{"invitee_id":"outsider"}`, "invitee_id", "invalid"},
 			{`{"invitee_id":1.5}`, "invitee_id", "invalid"},
 			{`{"email":"outsider"}`, "email", "invalid"},
-			{`{"email":""}`, "email", "invalid"},
+			{`{"email":""}`, "invitee_id", "missing_field"},
 			{`{"email":"Ann <ann@example.com>"}`, "email", "invalid"},
 			{`{"email":7}`, "email", "invalid"},
 			{id("acme-member") + `}`, "invitee_id", "already_exists"},
@@ -147,7 +147,7 @@ func TestCreateInvitationRefusesInvalidBodies(t *testing.T) {
 			{id("outsider") + `,"role":"reinstate"}`, "role", "invalid"},          // was never a member
 			{`{"email":"new@example.com","role":"reinstate"}`, "role", "invalid"}, // unknown address
 			{id("outsider") + `,"team_ids":[201,299]}`, "team_ids[1]", "invalid"},
-			{id("outsider") + `,"team_ids":["release"]}`, "team_ids", "invalid"},
+			{id("outsider") + `,"team_ids":["release"]}`, "team_ids[0]", "invalid"},
 			{id("outsider") + `,"team_ids":201}`, "team_ids", "invalid"},
 		})
 		t.call("owner", "POST "+acmeInvitations+" {", 400, "")

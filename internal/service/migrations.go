@@ -128,7 +128,7 @@ func startMigration(s *Service, req *request) response {
 		return ofOwner && s.world.isVisible(r, req.caller)
 	}
 	var body migrationBody
-	if problem := s.decode(req.raw, "Migration", &body); problem != nil {
+	if problem := readBody(req.raw, "Migration", &body); problem != nil {
 		return *problem
 	}
 	if body.MetadataOnly {
@@ -137,8 +137,6 @@ func startMigration(s *Service, req *request) response {
 	repositories, badIndex := s.repositoriesNamed(body.Repositories, allowed)
 	unsupported := slices.IndexFunc(body.Exclude, func(attribute string) bool { return attribute != "repositories" })
 	switch {
-	case body.Repositories == nil:
-		return missing("Migration", "repositories")
 	case body.MetadataOnly != (len(body.Repositories) == 0):
 		return invalid("Migration", "repositories")
 	case badIndex >= 0:

@@ -109,7 +109,7 @@ func TestStartMigrationRefusesInvalidBodies(t *testing.T) {
 				{`{"repositories":[]}`, "repositories", "invalid"},
 				{`{"repositories":["acme/widgets"],"org_metadata_only":true}`, "repositories", "invalid"},
 				{`{"repositories":"acme/widgets"}`, "repositories", "invalid"},
-				{`{"repositories":[1001]}`, "repositories", "invalid"},
+				{`{"repositories":[1001]}`, "repositories[0]", "invalid"},
 				{`{"repositories":["acme/widgets","acme/none"]}`, "repositories[1]", "invalid"},
 				{`{"repositories":["widgets"]}`, "repositories[0]", "invalid"},
 				{`{"repositories":["acme/widgets",null]}`, "repositories[1]", "invalid"},

@@ -448,10 +448,6 @@ var (
 	invitationSources = []string{"member", "scim"}
 )
 
-// invitableRoles lists the roles that a new invitation may have, in addition to reinstate (Document A section 4.3).
-// This API cannot invite hiring managers.
-var invitableRoles = []string{"admin", "direct_member", "billing_manager"}
-
 const invitationResource = "OrganizationInvitation"
 
 // invite adds an invitation to an organization and assigns its ID.
@@ -536,15 +532,15 @@ type invitationBody struct {
 // the request, the organization is the inviter.
 func createInvitation(s *Service, req *request) response {
 	org := req.org
-	body := invitationBody{Role: "direct_member"}
-	if problem := s.decode(req.raw, invitationResource, &body); problem != nil {
+	var body invitationBody
+	if problem := readBody(req.raw, invitationResource, &body); problem != nil {
 		return *problem
 	}
-	i := &invitation{source: "member", inviter: s.world.user(req.caller), created: time.Now()}
+	i := &invitation{role: body.Role, source: "member", inviter: s.world.user(req.caller), created: time.Now()}
 	if i.inviter == nil {
 		i.inviter = org
 	}
-	if fieldErr := cmp.Or(i.setInvitee(s.world, org, body), i.setRole(org, body), i.setTeams(org, body)); fieldErr != nil {
+	if fieldErr := cmp.Or(i.setInvitee(s.world, org, body), i.setRole(org), i.setTeams(org, body)); fieldErr != nil {
 		return *fieldErr.of(invitationResource)
 	}
 	s.world.invite(org, i)
@@ -580,18 +576,16 @@ func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *fi
 	return nil
 }
 
-// setRole sets the requested role. The role reinstate restores the role of a former member, and is invalid for all
-// other users.
-func (i *invitation) setRole(org *account, body invitationBody) *fieldError {
-	i.role = body.Role
-	if i.role == "reinstate" && i.user != nil && org.formerMembers[i.user.login] != nil {
-		i.role = "direct_member"
-		if org.formerMembers[i.user.login].admin {
-			i.role = "admin"
-		}
+// setRole replaces the role reinstate by the role of a former member. It is invalid for all other users.
+func (i *invitation) setRole(org *account) *fieldError {
+	if i.role != "reinstate" {
+		return nil
 	}
-	if !slices.Contains(invitableRoles, i.role) {
+	if i.user == nil || org.formerMembers[i.user.login] == nil {
 		return invalidAt("role")
+	}
+	if i.role = "direct_member"; org.formerMembers[i.user.login].admin {
+		i.role = "admin"
 	}
 	return nil
 }

@@ -127,11 +127,6 @@ func invalid(resource, field string) response {
 	return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
 }
 
-// missing returns a 422 for a missing field.
-func missing(resource, field string) response {
-	return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "missing_field"})
-}
-
 // fail returns an error response.
 func fail(status int, message string, fields ...problemField) response {
 	return response{status: status, body: problemBody{Message: message, Errors: fields}}

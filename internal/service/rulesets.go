@@ -134,7 +134,7 @@ func createRuleset(s *Service, req *request) response {
 		return fail(http.StatusForbidden, lockedForMigration)
 	}
 	set := &ruleset{id: s.world.lastRuleset + 1, owner: req.org, repository: req.repo, created: time.Now()}
-	if refused := s.changeRuleset(req, set, *req.rulesets()); refused != nil {
+	if refused := changeRuleset(req, set, *req.rulesets()); refused != nil {
 		return *refused
 	}
 	*req.rulesets(), s.world.lastRuleset = append(*req.rulesets(), set), set.id
@@ -143,7 +143,7 @@ func createRuleset(s *Service, req *request) response {
 
 // oneRuleset handles GET, PUT and DELETE of a ruleset of a repository or an organization. Members that the body of a PUT
 // lacks keep their values.
-func oneRuleset(s *Service, req *request) response {
+func oneRuleset(_ *Service, req *request) response {
 	sets := req.rulesets()
 	at := slices.IndexFunc(*sets, func(set *ruleset) bool { return itoa(set.id) == keyOf(req.path) })
 	if at < 0 {
@@ -155,7 +155,7 @@ func oneRuleset(s *Service, req *request) response {
 		*sets = others
 		return response{status: http.StatusNoContent}
 	case http.MethodPut:
-		if refused := s.changeRuleset(req, set, others); refused != nil {
+		if refused := changeRuleset(req, set, others); refused != nil {
 			return *refused
 		}
 	}
@@ -164,37 +164,21 @@ func oneRuleset(s *Service, req *request) response {
 
 // changeRuleset sets the members of a ruleset that the body of a request has. The ruleset stays unchanged if a member is
 // invalid.
-func (s *Service) changeRuleset(req *request, set *ruleset, others []*ruleset) *response {
-	members := map[string]json.RawMessage{}
+func changeRuleset(req *request, set *ruleset, others []*ruleset) *response {
+	var old []byte
 	if set.Name != "" { // not a new one
-		_ = json.Unmarshal(encode(set), &members) // encode wrote it
+		old = encode(set)
 	}
-	if problem := s.decode(req.raw, "Ruleset", &members); problem != nil {
+	changed := ruleset{id: set.id, owner: set.owner, repository: set.repository, created: set.created}
+	body, problem := bodySchemas["Ruleset"].body("Ruleset", old, req.raw)
+	if problem != nil {
 		return problem
 	}
-	changed := *set
-	fieldErr := changed.read(encode(members))
-	if fieldErr == nil {
-		fieldErr = changed.validate(others)
-	}
-	if fieldErr != nil {
+	store(body, &changed)
+	if fieldErr := changed.validate(others); fieldErr != nil {
 		return fieldErr.of("Ruleset")
 	}
 	*set = changed
-	return nil
-}
-
-// read replaces the members of a ruleset by those of a body.
-func (set *ruleset) read(text []byte) *fieldError {
-	body, fieldErr := bodySchemas["ruleset"].read(text, "")
-	if fieldErr != nil {
-		return fieldErr
-	}
-	read := ruleset{id: set.id, owner: set.owner, repository: set.repository, created: set.created}
-	if err := json.Unmarshal(encode(body), &read); err != nil {
-		panic(err) // the schema matches the type
-	}
-	*set = read
 	return nil
 }
 

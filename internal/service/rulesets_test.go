@@ -187,11 +187,10 @@ func TestPersonalRepositoriesRefuseOrganizationFeatures(t *testing.T) {
 		{`{"name":"n","enforcement":"active","bypass_actors":[{"actor_type":"DeployKey","bypass_mode":"always"}]}`, ""},
 	} {
 		set := ruleset{owner: home.owner, repository: home}
-		fieldErr := set.read([]byte(c.body))
-		if fieldErr != nil {
-			t.Fatalf("%s: %v", c.body, fieldErr)
+		if problem := readBody([]byte(c.body), "Ruleset", &set); problem != nil {
+			t.Fatalf("%s: %v", c.body, problem.body)
 		}
-		if fieldErr = set.validate(nil); fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field) {
+		if fieldErr := set.validate(nil); fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field) {
 			t.Errorf("%s: got %v, want %q", c.body, fieldErr, c.field)
 		}
 	}

@@ -1,11 +1,11 @@
 package service
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
-	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -169,53 +169,44 @@ func (s *valueSchema) readRule(text json.RawMessage, path string) (any, *fieldEr
 	return record.read(text, path)
 }
 
-// elementIndex matches the index of an array element in the path of a field. Package json writes it since Go 1.27.
-var elementIndex = regexp.MustCompile(`\.[0-9]+`)
-
-// decode unmarshals a request's body, a JSON object, into a structure or a map. An empty body and null count as an
-// empty object. Member names are case-sensitive. A value of a wrong type is a 422 that names the field.
-func (s *Service) decode(body []byte, resource string, into any) *response {
-	if text := strings.TrimSpace(string(body)); text == "" || text == "null" {
-		body = []byte("{}")
-	}
-	var members map[string]json.RawMessage
-	err := json.Unmarshal(body, &members)
-	if err == nil {
-		dropUnknownMembers(members, reflect.TypeOf(into).Elem())
-		var exact []byte
-		if exact, err = json.Marshal(members); err == nil {
-			err = json.Unmarshal(exact, into)
+// body validates the body of a request for a resource, a JSON object. An empty body and null count as an empty object.
+// Members that the body lacks have the values of the JSON object old, which may be empty.
+func (s *valueSchema) body(resource string, old, body []byte) (object, *response) {
+	members := map[string]json.RawMessage{}
+	for _, text := range [][]byte{old, body} {
+		if len(bytes.TrimSpace(text)) == 0 {
+			continue
 		}
+		var given map[string]json.RawMessage
+		err := json.Unmarshal(text, &given)
+		if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
+			return nil, refuse(http.StatusBadRequest, "Body should be a JSON object")
+		}
+		if err != nil {
+			return nil, refuse(http.StatusBadRequest, "Problems parsing JSON")
+		}
+		maps.Copy(members, given)
 	}
-	var mismatch *json.UnmarshalTypeError
-	var p response
-	switch {
-	case err == nil:
-		return nil
-	case members == nil && errors.As(err, &mismatch):
-		p = fail(http.StatusBadRequest, "Body should be a JSON object")
-	case errors.As(err, &mismatch):
-		p = invalid(resource, elementIndex.ReplaceAllString(mismatch.Field, ""))
-	default:
-		p = fail(http.StatusBadRequest, "Problems parsing JSON")
+	value, fieldErr := s.read(encode(members), "")
+	if fieldErr != nil {
+		return nil, fieldErr.of(resource)
 	}
-	return &p
+	return value.(object), nil
 }
 
-// dropUnknownMembers deletes the members that a structure does not have. Otherwise package json would match names that
-// differ only in case.
-func dropUnknownMembers(members map[string]json.RawMessage, into reflect.Type) {
-	if into.Kind() != reflect.Struct {
-		return
+// readBody stores the body of a request, which the schema with a name validates, in a structure.
+func readBody(body []byte, name string, into any) *response {
+	resource, _, _ := strings.Cut(name, "/")
+	value, problem := bodySchemas[name].body(resource, nil, body)
+	if problem == nil {
+		store(value, into)
 	}
-	known := map[string]bool{}
-	for _, f := range reflect.VisibleFields(into) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		known[name] = true
-	}
-	for name := range members {
-		if !known[name] {
-			delete(members, name)
-		}
+	return problem
+}
+
+// store stores an object in a structure with the members of its schema.
+func store(o object, into any) {
+	if err := json.Unmarshal(encode(o), into); err != nil {
+		panic(err) // the schema matches the structure
 	}
 }

@@ -252,8 +252,8 @@ func (s *seeder) rulesets(acme *account) {
 	acme.canEvaluate = true
 	for _, d := range s.Rulesets {
 		set := &ruleset{id: d.ID, owner: acme, repository: s.repositoryNamed("acme/" + d.Repository), created: s.now.AddDate(0, -1, -d.ID%20)}
-		if fieldErr := set.read([]byte(d.Body)); fieldErr != nil {
-			panic("seed: invalid ruleset field " + fieldErr.field)
+		if readBody([]byte(d.Body), "Ruleset", set) != nil {
+			panic("seed: invalid ruleset " + d.Body)
 		}
 		sets := &acme.rulesets
 		if set.repository != nil {
@@ -266,11 +266,11 @@ func (s *seeder) rulesets(acme *account) {
 // seedConfigurations creates the configurations of acme, attaches them and makes them defaults.
 func (s *seeder) seedConfigurations(acme *account, bot string) {
 	for i, d := range s.Configurations {
-		values, fieldErr := configurationSchema(bot).read([]byte(strings.ReplaceAll(d.Body, documentedBot, bot)), "")
-		if fieldErr != nil {
-			panic("seed: invalid configuration field " + fieldErr.field)
+		values, problem := configurationSchema(bot).body("", nil, []byte(strings.ReplaceAll(d.Body, documentedBot, bot)))
+		if problem != nil {
+			panic("seed: invalid configuration " + d.Body)
 		}
-		c := &configuration{id: i + 1, values: values.(object), created: s.now.AddDate(0, -6, i+1)}
+		c := &configuration{id: i + 1, values: values, created: s.now.AddDate(0, -6, i+1)}
 		if i > 0 { // not the global one
 			c.organization = acme
 		}

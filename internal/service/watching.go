@@ -50,13 +50,13 @@ func getSubscription(_ *Service, req *request, u *account) response {
 
 // setSubscription makes the caller watch or ignore the repository (Document A section 3). Absent members of the body
 // keep their value. Ignoring a repository ends watching.
-func setSubscription(s *Service, req *request, u *account) response {
+func setSubscription(_ *Service, req *request, u *account) response {
 	r := req.repo
 	var wanted struct {
 		Subscribed *bool `json:"subscribed"`
 		Ignored    *bool `json:"ignored"`
 	}
-	if problem := s.decode(req.raw, "Subscription", &wanted); problem != nil {
+	if problem := readBody(req.raw, "Subscription", &wanted); problem != nil {
 		return *problem
 	}
 	sub := r.subscriptions.forUser(u)
