@@ -70,7 +70,7 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 	if c.files {
 		return classifyFile(method, escapedPath, rawQuery)
 	}
-	segments, err := canonicalPath(escapedPath)
+	path, err := canonicalPath(escapedPath)
 	if err != nil {
 		return Match{}, err
 	}
@@ -78,17 +78,17 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 	if err != nil {
 		return Match{}, err
 	}
-	if graphQL, err := isGraphQL(method, segments); err != nil {
+	if graphQL, err := isGraphQL(method, path[1:]); err != nil {
 		return Match{}, err
 	} else if graphQL {
-		segments = []string{GraphQL}
+		path = []string{"", GraphQL}
 	}
 	lookup := method
 	if method == "HEAD" {
 		lookup = "GET"
 	}
 	m := Match{Query: query}
-	s := routeSearch{method: lookup, segments: segments}
+	s := routeSearch{method: lookup, segments: path[1:]}
 	if r := s.find(c.root, 0, 0); r != nil {
 		if m.Params, err = r.bind(&s); err != nil {
 			return Match{}, err
@@ -97,7 +97,7 @@ func (c *Catalogue) Classify(method, escapedPath, rawQuery string) (Match, error
 	} else if m.Operation, err = c.unknown(method, &s); err != nil {
 		return Match{}, err
 	}
-	m.Path = "/" + strings.Join(segments, "/")
+	m.Path = strings.Join(path, "/")
 	return m, nil
 }
 

@@ -3,6 +3,7 @@ package policy
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -33,13 +34,12 @@ func SingleSlashes(path string) string {
 
 // canonicalPath splits an escaped path into canonical segments: unreserved characters are decoded, and all other
 // characters are percent-encoded in upper case (RFC 3986 section 6.2.2). An encoded slash stays "%2F". A run of slashes counts
-// as one slash. A trailing slash yields an empty last segment.
+// as one slash. The first segment is the empty one before the first slash. A trailing slash yields an empty last segment.
 func canonicalPath(escaped string) ([]string, error) {
-	rest, ok := strings.CutPrefix(SingleSlashes(escaped), "/")
-	if !ok {
+	segments := strings.Split(SingleSlashes(escaped), "/")
+	if segments[0] != "" || len(segments) == 1 {
 		return nil, &TargetError{Reason: "the path does not begin with a slash"}
 	}
-	segments := strings.Split(rest, "/")
 	for i, segment := range segments {
 		canonical, err := canonicalSegment(segment)
 		if err != nil {
@@ -56,6 +56,9 @@ func canonicalPath(escaped string) ([]string, error) {
 }
 
 func canonicalSegment(s string) (string, error) {
+	if isUnreserved(s) {
+		return s, nil
+	}
 	decoded, err := url.PathUnescape(s)
 	if err != nil {
 		return "", &TargetError{Reason: "the path holds a broken percent-escape"}
@@ -180,6 +183,10 @@ var (
 // isGraphQL reports whether canonical segments are a path of the GraphQL API. The error refuses a path that an upstream may
 // read as such a path, and methods other than POST. Otherwise such a request would escape the cost and the rules of a call.
 func isGraphQL(method string, segments []string) (bool, error) {
+	named := func(segment string) bool { return strings.Contains(strings.ToLower(decodeFully(segment)), GraphQL) }
+	if !slices.ContainsFunc(segments, named) {
+		return false, nil
+	}
 	path := strings.TrimSuffix(strings.Join(segments, "/"), "/")
 	if path == GraphQL || path == "api/"+GraphQL {
 		if method != http.MethodPost {
@@ -187,11 +194,7 @@ func isGraphQL(method string, segments []string) (bool, error) {
 		}
 		return true, nil
 	}
-	decoded := strings.ToLower(decodeFully(path))
-	if !strings.Contains(decoded, GraphQL) {
-		return false, nil
-	}
-	for part := range strings.SplitSeq(decoded, "/") {
+	for part := range strings.SplitSeq(strings.ToLower(decodeFully(path)), "/") {
 		part = strings.TrimLeftFunc(part, isNoLetter)
 		word := part
 		if end := strings.IndexFunc(part, isNoLetter); end >= 0 {
