@@ -209,11 +209,13 @@ func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool
 			e, purged = g.Cache.LookupShared(a.in.Context(), a.key, a.header, e, purged)
 			a.current = g.isCurrent(a, e, purged, now)
 		}
+		if e != nil {
+			g.Cache.MarkCacheable(a.predicts, a.key)
+			a.uncacheable, a.skipShared = false, false
+		}
 	}
 	switch {
 	case e != nil:
-		g.Cache.MarkCacheable(a.predicts, a.key)
-		a.uncacheable, a.skipShared = false, false
 		if g.hasLostAccess(a) {
 			purged, a.current = true, false
 		}
