@@ -393,23 +393,26 @@ func screenshotName(data, address string) string {
 	return data + "-" + strings.NewReplacer("?", "-", "&", "-", "=", "-").Replace(address)
 }
 
-// widths are the widths of the layout test in pixels, from a small telephone to a wide monitor. The screenshots have a part
-// of them, and axe-core checks the narrow and the usual one.
+// widths are the widths of the layout test in pixels, from a small telephone to a wide monitor.
 var widths = []int64{320, 360, 390, 600, 768, 1024, 1280, 1440, 1920}
 
-// checkScreen checks a screen in all widths and two themes. If audit is set, it writes screenshots and checks the
-// accessibility.
+// checkScreen checks a screen in all widths, and in a narrow and a usual width in the dark theme, too. The themes differ in
+// colors only. If audit is set, it writes screenshots of these two widths, and checks their accessibility.
 func checkScreen(page *browser, data, address string, audit bool) {
 	page.Helper()
 	name := screenshotName(data, address)
 	for _, width := range widths {
+		chosen := width == 360 || width == 1440
 		for _, dark := range []bool{false, true} {
-			page.setWindow(width, 900, dark)
-			checkLayout(page, fmt.Sprintf("%s at %d", name, width))
-			if !audit || !slices.Contains([]int64{360, 768, 1024, 1440, 1920}, width) {
+			if dark && !chosen {
 				continue
 			}
-			if width == 1440 || width == 360 && !dark {
+			page.setWindow(width, 900, dark)
+			checkLayout(page, fmt.Sprintf("%s at %d", name, width))
+			if !audit || !chosen {
+				continue
+			}
+			if width == 1440 || !dark {
 				for _, problem := range value[[]string](page, axeProblems) {
 					page.Errorf("%s at %d, %s: %s", name, width, theme(dark), problem)
 				}
