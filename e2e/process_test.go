@@ -54,7 +54,9 @@ func runTests(m *testing.M) int {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		program = filepath.Join(dir, "weir")
-		if text, err := exec.Command("go", "build", "-race", "-o", program, "../cmd/weir").CombinedOutput(); err != nil {
+		build := exec.Command("go", "build", "-race", "-o", program, "../cmd/weir")
+		build.Env = append(os.Environ(), "CGO_ENABLED=1")
+		if text, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build weir: %v\n%s", err, text)
 			return 1
 		}
