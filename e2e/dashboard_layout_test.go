@@ -396,28 +396,29 @@ func screenshotName(data, address string) string {
 // widths are the widths of the layout test in pixels, from a small telephone to a wide monitor.
 var widths = []int64{320, 360, 390, 600, 768, 1024, 1280, 1440, 1920}
 
-// checkScreen checks a screen in all widths, and in a narrow and a usual width in the dark theme, too. The themes differ in
-// colors only. If audit is set, it writes screenshots of these two widths, and checks their accessibility.
+// checkScreen checks the layout of a screen in all widths in the light theme: the themes differ in colors only. If audit is
+// set, it writes screenshots of five widths in both themes, and checks the accessibility of the narrow and the usual one.
 func checkScreen(page *browser, data, address string, audit bool) {
 	page.Helper()
 	name := screenshotName(data, address)
 	for _, width := range widths {
-		chosen := width == 360 || width == 1440
+		shown := audit && slices.Contains([]int64{360, 768, 1024, 1440, 1920}, width)
 		for _, dark := range []bool{false, true} {
-			if dark && !chosen {
+			if dark && !shown {
 				continue
 			}
 			page.setWindow(width, 900, dark)
-			checkLayout(page, fmt.Sprintf("%s at %d", name, width))
-			if !audit || !chosen {
-				continue
+			if !dark {
+				checkLayout(page, fmt.Sprintf("%s at %d", name, width))
 			}
-			if width == 1440 || !dark {
+			if shown && (width == 1440 || width == 360 && !dark) {
 				for _, problem := range value[[]string](page, axeProblems) {
 					page.Errorf("%s at %d, %s: %s", name, width, theme(dark), problem)
 				}
 			}
-			page.screenshot(fmt.Sprintf("%s-%d-%s", name, width, theme(dark)), true)
+			if shown {
+				page.screenshot(fmt.Sprintf("%s-%d-%s", name, width, theme(dark)), true)
+			}
 		}
 	}
 }
