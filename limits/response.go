@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/weirgate/weir/policy"
@@ -176,24 +177,43 @@ func ReadCost(body []byte) (cost int, executed, outside bool) {
 	return int(value), true, v == policy.Ignored
 }
 
-// ReadRetryAfter parses the Retry-After of a response that arrived at now: a number of seconds, or a date (RFC 9110 section
-// 10.2.3) on the clock of the response's Date. It returns zero if the header is missing or ignored, and for zero, a negative
+// ReadRetryAfter parses the Retry-After of a response that arrived at now. It returns the longest of several values, because a
+// proxy may repeat the header or join its values. The result is zero if the header is missing or ignored, and for zero, a negative
 // number or a past date.
 func ReadRetryAfter(h http.Header, now time.Time) (wait time.Duration, v policy.Verdict) {
 	if len(h["Retry-After"]) == 0 {
 		return 0, policy.InRange
 	}
-	value := h.Get("Retry-After")
-	if seconds, v := policy.RetryAfter.Parse(value); v != policy.Ignored {
-		return time.Duration(seconds) * time.Second, v
+	for _, value := range h["Retry-After"] {
+		if w, verdict := readRetryAfter(value, h, now); verdict != policy.Ignored && (v == policy.Ignored || w > wait) {
+			wait, v = w, verdict
+		}
 	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0, policy.Ignored
+	return wait, v
+}
+
+// readRetryAfter parses a line of Retry-After: a date (RFC 9110 section 10.2.3) on the clock of the response's Date, or numbers of
+// seconds, which are rounded up.
+func readRetryAfter(line string, h http.Header, now time.Time) (wait time.Duration, v policy.Verdict) {
+	if at, err := http.ParseTime(line); err == nil {
+		if date, _ := policy.ReadDate(h, now); !date.IsZero() {
+			now = date
+		}
+		end, v := policy.RetryAfter.Date(at, now)
+		return end.Sub(now), v
 	}
-	if date, _ := policy.ReadDate(h, now); !date.IsZero() {
-		now = date
+	for value := range strings.SplitSeq(line, ",") {
+		whole, fraction, _ := strings.Cut(strings.TrimSpace(value), ".")
+		seconds, verdict := policy.RetryAfter.Parse(whole)
+		if verdict == policy.Ignored || strings.Trim(fraction, "0123456789") != "" {
+			continue
+		}
+		if verdict == policy.InRange && strings.Trim(fraction, "0") != "" {
+			seconds, verdict = policy.RetryAfter.Check(seconds + 1)
+		}
+		if w := time.Duration(seconds) * time.Second; v == policy.Ignored || w > wait {
+			wait, v = w, verdict
+		}
 	}
-	end, v := policy.RetryAfter.Date(at, now)
-	return end.Sub(now), v
+	return wait, v
 }

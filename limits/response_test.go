@@ -120,9 +120,14 @@ func TestReadRetryAfterParsesSecondsAndDates(t *testing.T) {
 		"now": 0,
 		now.Add(time.Minute).UTC().Format(http.TimeFormat):  time.Minute,
 		now.Add(-time.Minute).UTC().Format(http.TimeFormat): 0,
+		"30, 120": 2 * time.Minute, "90.5": 91 * time.Second, "90.0": 90 * time.Second, ".5": 0, "1.x": 0, "120, soon": 2 * time.Minute, "3600.5": time.Hour,
 	} {
 		if got, _ := ReadRetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
 			t.Errorf("%q: got %v, want %v", value, got, want)
 		}
+	}
+	repeated := []string{"30", now.Add(time.Minute).UTC().Format(http.TimeFormat), "now", "10"}
+	if got, v := ReadRetryAfter(http.Header{"Retry-After": repeated}, now); got != time.Minute || v != policy.InRange {
+		t.Errorf("%q: got %v, %v, want the longest", repeated, got, v)
 	}
 }
