@@ -95,7 +95,7 @@ func (g *Gateway) refresh(a *attempt) bool {
 	case a.cacheControl.Has("only-if-cached"):
 		return true // such a request must not cause an upstream request
 	}
-	c, leads := g.join(a, 0)
+	c, leads := g.join(a, http.MethodGet, 0)
 	if !leads {
 		c.Leave()
 		return true

@@ -37,7 +37,7 @@ func (a *attempt) coalesces() bool {
 	if a.graphQL != nil {
 		return a.key != cache.Key{} && !a.match.Operation.Cache.NoCoalesce
 	}
-	if !a.cacheable || a.method != http.MethodGet || a.match.Operation.Cache.NoCoalesce || a.uncacheable {
+	if !a.cacheable || a.match.Operation.Cache.NoCoalesce || a.uncacheable {
 		return false
 	}
 	if a.cacheControl.Has("max-stale") || a.cacheControl.Has("stale-if-error") {
@@ -59,7 +59,7 @@ const (
 // shared response of a GraphQL query without a rule.
 func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error) {
 	for skipped := 0; a.followed < maxFollowed; {
-		c, leads := g.join(a, skipped)
+		c, leads := g.join(a, a.method, skipped)
 		if leads {
 			resp, err := g.startCall(a, c, out)
 			if err != nil || !g.pollInBackground(a, resp) {
@@ -105,25 +105,28 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 	return g.fetchAlone(a, out)
 }
 
-// join enters the call for the question as its leader or as a follower. skipped is the number of paused calls that the client
-// left before.
-func (g *Gateway) join(a *attempt, skipped int) (c *coalesce.Call, leads bool) {
+// join enters the call for the question with a method, as its leader or as a follower. skipped is the number of paused calls that
+// the client left before.
+func (g *Gateway) join(a *attempt, method string, skipped int) (c *coalesce.Call, leads bool) {
 	caller := a.identity.Caller
 	q := coalesce.Question{
-		Key: g.callKey(a, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
+		Key: g.callKey(a, method, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
 	}
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
 }
 
 // callKey returns the key of the call for the question. The key includes the request fields in Vary of the stored
-// variants. Requests that left a paused call share a separate call.
-func (g *Gateway) callKey(a *attempt, skipped int) cache.Key {
+// variants. Requests with HEAD, and those that left a paused call, share a separate call.
+func (g *Gateway) callKey(a *attempt, method string, skipped int) cache.Key {
 	parts := []string{string(a.key[:])}
 	variants, _ := g.Cache.Candidates(a.in.Context(), a.key, cache.Key{})
 	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 && !a.isFailure(e.Status) }); i >= 0 {
 		for _, f := range variants[i].Vary {
 			parts = append(parts, f.Name, strings.Join(a.header[f.Name], ", "))
 		}
+	}
+	if method == http.MethodHead {
+		parts = append(parts, method)
 	}
 	if skipped > 0 {
 		parts = append(parts, "skipped", strconv.Itoa(skipped))
@@ -185,7 +188,7 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 
 // fetchForFleet sends the request of the attempt's call, unless another replica already fetches the response.
 func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, coalesce.Ending, error) {
-	if !a.cacheable || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared || !g.Cache.IsShared() {
+	if !a.cacheable || a.method == http.MethodHead || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared || !g.Cache.IsShared() {
 		return g.fetch(a, out) // another replica's response would not be used
 	}
 	var s stage
@@ -247,7 +250,15 @@ func (g *Gateway) sharedResponse(a *attempt, e *cache.Entry) *http.Response {
 	if !g.mayUseShared(a, e) {
 		return nil
 	}
-	return g.entryResponse(a, e, time.Now())
+	resp := g.entryResponse(a, e, time.Now())
+	if a.method == http.MethodHead && resp.StatusCode != http.StatusNotModified {
+		delete(resp.Header, "Content-Length")
+		if resp.ContentLength = -1; len(e.Header["Content-Length"]) > 0 {
+			resp.Header["Content-Length"] = e.Header["Content-Length"]
+			resp.ContentLength, _ = strconv.ParseInt(e.Header.Get("Content-Length"), 10, 64) // net/http has checked it
+		}
+	}
+	return resp
 }
 
 // mayUseShared reports whether the client may use e, and records the use.

@@ -449,6 +449,39 @@ func TestFinalErrorsAreShared(t *testing.T) {
 	}
 }
 
+// Requests with HEAD share a call like those with GET, but not with them.
+func TestIdenticalHeadRequestsAreCoalesced(t *testing.T) {
+	const herd = 20
+	for _, c := range []struct {
+		name  string
+		up    http.HandlerFunc
+		calls int
+	}{
+		{"object", listing(longList), 1},
+		{"small object", replies("{}", fresh), 1},
+		{"missing object", respondsWith(404, `{"message":"Not Found"}`), 1},
+		{"stale on arrival", replies("{}", "Cache-Control: private, max-age=0", `Etag: "a"`), herd},
+		{"no-store", replies("{}", "Cache-Control: no-store"), herd},
+		{"no permission", responds(403), herd},
+	} {
+		setup(delayed(c.up)).sub(t, c.name, func(w *world) {
+			fields := append(accepting("gzip"), bearer("a"))
+			want := w.do(http.MethodHead, "/users/octocat", nil, fields...)
+			list := make([]got, herd)
+			together(herd, func(i int) { list[i] = w.do(http.MethodHead, watchers, nil, fields...) })
+			for _, r := range list {
+				w.want("status", r.StatusCode, want.StatusCode)
+				for _, name := range []string{"Content-Length", "Content-Encoding", "Content-Type", "Etag", "Vary"} {
+					w.want(name, r.Header.Get(name), want.Header.Get(name))
+				}
+			}
+			w.want("requests upstream", w.upstreamSaw(), 1+c.calls)
+			w.get(watchers, fields...)
+			w.want("requests upstream after GET", w.upstreamSaw(), 2+c.calls)
+		})
+	}
+}
+
 // respondsWith returns an upstream that sends a status with a body.
 func respondsWith(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {

@@ -72,6 +72,11 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 		resp, ending = g.store(a, a.key, resp, out.Header, answer)
 	case a.ranged && resp.StatusCode == http.StatusPartialContent:
 		resp, ending = g.store(a, partKey(a.key), resp, out.Header, answer)
+	case a.method == http.MethodHead && a.call != nil:
+		if a.outdatesStored(resp) {
+			g.deleteStored(a)
+		}
+		ending = g.shareHead(a, answer)
 	case a.outdatesStored(resp):
 		g.deleteStored(a)
 	case !a.match.Operation.Safe() && resp.StatusCode < 400:
@@ -300,6 +305,27 @@ func (g *Gateway) store(
 		ending = private
 	}
 	return &own, ending
+}
+
+// shareHead returns the ending of a call with HEAD. Its followers get a response without a body, which the cache does not store,
+// under the conditions of a response to GET.
+func (g *Gateway) shareHead(a *attempt, answer cache.Response) coalesce.Ending {
+	if a.mayBeLimited() {
+		return coalesce.Ending{Result: coalesce.Refused} // each follower needs a separate permit
+	}
+	lifetime, vary, ok := g.storable(a, answer)
+	if !ok && answer.Status == http.StatusOK {
+		g.Cache.MarkUncacheable(a.match.Operation.ID, a.key)
+	}
+	isError := !ok && a.sharesError(answer)
+	if isError {
+		vary, ok = g.errorVary(a, answer)
+	}
+	e := g.newEntry(a, answer, vary, lifetime)
+	if !ok || !isError && a.resultFor(e) == coalesce.Private {
+		return coalesce.Ending{Result: coalesce.Private}
+	}
+	return coalesce.Ending{Result: coalesce.Shared, Response: e}
 }
 
 // mayBeLimited reports whether the last response is a limit error, or may be a limit error that the next response confirms.
