@@ -368,6 +368,11 @@ func (g *gateway) apply(c *config.Config) error {
 			next.certificates = append(next.certificates, certificateState{f.Path, f.Expires.UTC()})
 		}
 	}
+	var earlier *credential.Registry
+	if before := g.current.Load(); before != nil {
+		earlier = before.callers
+	}
+	callers.MergeRenamed(earlier, g.store.Merge)
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
 	for _, w := range c.Warnings(time.Now()) {

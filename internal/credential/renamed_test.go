@@ -1,0 +1,60 @@
+package credential
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weirgate/weir/policy"
+)
+
+func TestRenamedAccountsAreMerged(t *testing.T) {
+	registry := func(key byte, text string) *Registry {
+		c := Config{HashKey: []byte{key}}
+		for i, entry := range strings.Fields(text) {
+			token, account, _ := strings.Cut(entry, ":")
+			h := Held{Name: fmt.Sprint(i), Kind: policy.User, Account: account, Token: Secret(token)}
+			if token == "app" {
+				h.Token, h.Source = "", &Source{app: &App{Installation: 7}}
+			}
+			c.Held = append(c.Held, h)
+		}
+		return NewRegistry(c)
+	}
+	for _, c := range []struct{ name, before, after, want string }{
+		{"same names", "t1:a t2 app:x", "t1:a t2 app:x", ""},
+		{"name for an unnamed credential", "t1", "t1:a", "t1>a"},
+		{"name for a passed credential", "", "t1:a app:x", "installation:7>x t1>a"},
+		{"another name", "t1:a t2:a", "t1:b t2:b", "a>b"},
+		{"no name", "t1:a t2:b", "t1 t2:b", "a>t1"},
+		{"one account after all", "t1:a t2:b", "t1:a t2:a", "b>a"},
+		{"two accounts after all", "t1:a t2:a", "t1:b t2:c", ""},
+		{"swapped names", "t1:a t2:b", "t1:b t2:a", ""},
+		{"name of another account now", "t1:a", "t1:b t2:a", "t2>a"},
+		{"removed credentials", "t1:a t2:a", "t2:a", "t1>a"},
+		{"removed unnamed credential", "t1", "", ""},
+		{"start", "-", "t1:a t2", "t1>a"},
+	} {
+		var earlier *Registry
+		if c.before != "-" {
+			earlier = registry(1, c.before)
+		}
+		next := registry(1, c.after)
+		var got []string
+		next.MergeRenamed(earlier, func(from, into string, _ policy.CallerKind) {
+			got = append(got, from+">"+into)
+		})
+		slices.Sort(got)
+		names := strings.NewReplacer(next.hash("t1"), "t1", next.hash("t2"), "t2")
+		if all := names.Replace(strings.Join(got, " ")); strings.Join(slices.Sorted(slices.Values(strings.Fields(all))), " ") != c.want {
+			t.Errorf("%s: merged %q, want %q", c.name, all, c.want)
+		}
+	}
+	merged := ""
+	next, earlier := registry(2, "t1 t2:a"), registry(1, "t1 t2:a")
+	next.MergeRenamed(earlier, func(from, into string, _ policy.CallerKind) { merged += from + ">" + into })
+	if want := earlier.hash("t1") + ">" + next.hash("t1"); merged != want {
+		t.Errorf("another hash key: merged %q, want %q", merged, want)
+	}
+}
