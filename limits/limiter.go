@@ -236,8 +236,8 @@ func (l *Limiter) wait(
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
-	case err != nil:
-		return nil, err
+	case err != nil: // a reload may have lowered the limits of writes during the wait
+		return nil, cmp.Or(checkWrites(l.ledger.WriteLimits(claim.Client), claim.Writes), err)
 	}
 	return l.useWaiter(w), nil
 }

@@ -130,3 +130,28 @@ func TestClaimsWithSeveralWritesDelayOnlyClaimsThatNeedAsMany(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 	})
 }
+
+func TestWaitingClaimAboveALoweredLimitOfWritesGetsNoTime(t *testing.T) {
+	inBubble(t, policy.DefaultLimits(), func(o *harness) {
+		configure := func(perMinute int) {
+			o.ledger.Configure(Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"bot": {Client: policy.WriteLimits{PerMinute: perMinute}}}})
+		}
+		configure(5)
+		c := core("op")
+		c.Writes = 4
+		p, err := o.acquire(c, user("bot"), 0)
+		if err != nil {
+			o.Fatal(err)
+		}
+		o.answer(p)
+		o.running.Go(func() {
+			_, err := o.acquire(c, user("bot"), 90*time.Second)
+			if tooMany, ok := errors.AsType[*WritesError](err); !ok || tooMany.Limit != 3 {
+				t.Errorf("got %v, want the error for more writes than the limit", err)
+			}
+		})
+		time.Sleep(time.Second)
+		configure(3)
+		time.Sleep(2 * time.Minute)
+	})
+}

@@ -1,6 +1,11 @@
 package main
 
-import "github.com/weirgate/weir/internal/credential"
+import (
+	"errors"
+	"strings"
+
+	"github.com/weirgate/weir/internal/credential"
+)
 
 type keyCommand struct {
 	New newKeyCommand `cmd:"" help:"Create a key for a client. The key is printed only once."`
@@ -12,6 +17,9 @@ type newKeyCommand struct {
 
 // Run prints a new key, and the line for the configuration with its hash.
 func (c *newKeyCommand) Run(p *process) error {
+	if strings.TrimSpace(c.Name) == "" {
+		return errors.New("create key: NAME is empty; use the name of the client, as in weir key new builds")
+	}
 	key, hash := credential.NewKey()
 	p.printf("key for the client; Weir does not store it:\n  %s\n", key.Reveal())
 	p.printf("line for clients in the configuration:\n  - {name: %q, key: %q, credentials: [NAME]}\n", c.Name, hash)

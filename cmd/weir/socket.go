@@ -23,7 +23,7 @@ func listenForClients(c *config.Config) (net.Listener, error) {
 		return listenTCP("listen", c.Listen)
 	}
 	if err := removeUnusedSocket(path); err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, fmt.Errorf("listen: %w%s", err, socketRemedy(err))
 	}
 	mode, err := strconv.ParseUint(c.Socket.Mode, 8, 32)
 	if err != nil {
@@ -31,9 +31,20 @@ func listenForClients(c *config.Config) (net.Listener, error) {
 	}
 	l, err := listenUnix(path, fs.FileMode(mode), c.Socket.Owner)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, fmt.Errorf("listen: %w%s", err, socketRemedy(err))
 	}
 	return l, nil
+}
+
+// socketRemedy returns what to do about a folder that is missing or not writable, or an empty text.
+func socketRemedy(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "; create the folder, or choose another path"
+	case errors.Is(err, fs.ErrPermission):
+		return "; let the user of weir write to the folder"
+	}
+	return ""
 }
 
 // listenTCP opens a TCP listener. An error names the key or the flag of the address, and a remedy.
