@@ -204,6 +204,9 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 		until = soon
 	}
 	claim := g.claim(a.question, caller)
+	if a.permitted.sentFor(caller.Account) {
+		claim.Writes = 0 // the client has sent one request
+	}
 	if a.identity.FormerAccount != "" {
 		g.mergeFormer(a.identity)
 	}
@@ -278,6 +281,11 @@ type permitted struct {
 	sent, settled bool
 	left          int64       // bytes of the body that have not been read; negative if the length is unknown
 	ended         atomic.Bool // the concurrency slot is free
+}
+
+// sentFor reports whether this request, or an earlier one of the exchange, was sent with a permit of an account.
+func (p *permitted) sentFor(account string) bool {
+	return p != nil && (p.sent && p.permit.Account == account || p.earlier.sentFor(account))
 }
 
 // settle reports the outcome of the permit to the ledger, even after a disconnect of the client. Without the outcome, the

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,4 +106,38 @@ func TestCallWithTooManyMutationsIsRefusedAtOnce(t *testing.T) {
 			w.want("requests upstream", w.upstreamSaw(), 1)
 		})
 	}
+}
+
+// renewedCredential is a held credential that is renewed after a 401.
+type renewedCredential struct{ lateCredential }
+
+func (c renewedCredential) Authorize(http.Header, policy.CredentialUse) (SentCredential, error) {
+	return c, nil
+}
+
+func (renewedCredential) End(_ *policy.Operation, status int, limited bool) bool {
+	return status == http.StatusUnauthorized && !limited
+}
+
+// A write that Weir repeats after a renewal of the credential counts once, because the client sent it once.
+func TestRepeatedWritesCountOnce(t *testing.T) {
+	var writes atomic.Int64
+	upstream := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && writes.Add(1)%2 == 1 {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}
+	rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": {Client: policy.WriteLimits{PerHour: 2}}}}
+	setup(upstream, wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *Identity) {
+		id.Caller.Account, id.Caller.Client, id.Held, id.Credential = "bot", "agent", true, renewedCredential{}
+	})).run(t, func(w *world) {
+		w.get("/repos/a/b", bearer("a")) // the upstream has accepted the credential before
+		write := func() got { return w.do("POST", "/repos/a/b/issues", strings.NewReader(`{"title":"x"}`), bearer("a")) }
+		for range 2 {
+			w.want("status", write().StatusCode, http.StatusOK)
+		}
+		w.want("writes upstream", writes.Load(), int64(4))
+		w.wantFields("one more", write().Header, "Cache-Status: weir; detail=writes")
+		w.want("writes upstream", writes.Load(), int64(4))
+	})
 }
