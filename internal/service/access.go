@@ -250,12 +250,8 @@ func (r *request) findInOrganization() *response {
 	}
 	roleID, ofRole := r.params["role_id"]
 	invitationID, ofInvitation := r.params["invitation_id"]
-	if at := slices.IndexFunc(r.org.roles, func(o *role) bool { return itoa(o.id) == roleID }); at >= 0 {
-		r.role = r.org.roles[at]
-	}
-	if at := slices.IndexFunc(r.org.invitations, func(i *invitation) bool { return itoa(i.id) == invitationID }); at >= 0 {
-		r.invitation = r.org.invitations[at]
-	}
+	r.role = first(r.org.roles, func(o *role) bool { return itoa(o.id) == roleID })
+	r.invitation = first(r.org.invitations, func(i *invitation) bool { return itoa(i.id) == invitationID })
 	if ofRole && r.role == nil || ofInvitation && r.invitation == nil {
 		return refuse(http.StatusNotFound, notFoundText)
 	}
@@ -272,8 +268,8 @@ func convertManifest(s *Service, req *request) response {
 	id := s.world.apps[code]
 	return response{status: http.StatusCreated, volatile: true, body: object{
 		{"id", id}, {"slug", "app-" + code}, {"name", "App " + code},
-		{"client_id", "client-" + code}, {"client_secret", hashOf(uint64(id), 1)},
-		{"webhook_secret", hashOf(uint64(id), 2)},
+		{"client_id", "client-" + code}, {"client_secret", shaOf(id, 1)},
+		{"webhook_secret", shaOf(id, 2)},
 		{"html_url", req.base + "/apps/app-" + code},
 	}}
 }

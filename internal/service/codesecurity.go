@@ -95,12 +95,11 @@ func createConfiguration(s *Service, req *request) response {
 func (c *configuration) name() string { return c.values.member("name").(string) }
 
 func getConfiguration(s *Service, req *request) response {
-	for _, c := range s.world.configurationsOf(req.org) {
-		if itoa(c.id) == req.params["configuration_id"] {
-			return response{status: http.StatusOK, modified: c.created, body: configurationObject(req, c)}
-		}
+	c := first(s.world.configurationsOf(req.org), func(c *configuration) bool { return itoa(c.id) == req.params["configuration_id"] })
+	if c == nil {
+		return notFound()
 	}
-	return notFound()
+	return response{status: http.StatusOK, modified: c.created, body: configurationObject(req, c)}
 }
 
 func listDefaultConfigurations(_ *Service, req *request) response {
@@ -126,11 +125,11 @@ func detachConfigurations(s *Service, req *request) response {
 	}
 	var detached []*repository
 	for _, id := range body.Selected {
-		at := slices.IndexFunc(s.world.repositories, func(r *repository) bool { return r.id == id && r.owner == req.org })
-		if at < 0 {
+		r := first(s.world.repositories, func(r *repository) bool { return r.id == id && r.owner == req.org })
+		if r == nil {
 			return notFound()
 		}
-		detached = append(detached, s.world.repositories[at])
+		detached = append(detached, r)
 	}
 	if slices.ContainsFunc(detached, func(r *repository) bool { return r.locked }) {
 		return fail(http.StatusConflict, lockedForMigration)

@@ -42,34 +42,16 @@ func newKinds() map[string]kind {
 
 // part is a route that shows or creates the objects of a collection whose member has the value of a parameter. An empty
 // member selects all objects, as on the route of the collection itself.
-type part struct{ collection, member, param string }
-
-// parts are the routes by view below the repository.
-var parts = map[string]part{
-	"issues/{}/comments":           {"issues/comments", "issue", "issue_number"},
-	"issues/{}/events":             {"issues/events", "issue", "issue_number"},
-	"issues/{}/timeline":           {"issues/events", "issue", "issue_number"},
-	"pulls/{}/comments":            {"pulls/comments", "pull", "pull_number"},
-	"pulls/{}/comments/{}/replies": {"pulls/comments", "pull", "pull_number"},
-	"pulls/{}/reviews/{}/comments": {"pulls/comments", "review", "review_id"},
-	"pulls/{}/reviews":             {"pulls/{pull_number}/reviews", "", ""},
-	"commits/{}/comments":          {"comments", "commit", "commit_sha"},
-	"releases/{}/assets":           {"releases/assets", "release", "release_id"},
-	"statuses/{}":                  {"statuses", "sha", "sha"},
-	"commits/{}/statuses":          {"statuses", "sha", "ref"},
-	"commits/{}/check-runs":        {"check-runs", "head_sha", "ref"},
-	"check-suites/{}/check-runs":   {"check-runs", "suite", "check_suite_id"},
-	"commits/{}/check-suites":      {"check-suites", "head_sha", "ref"},
-}
+type part struct{ Collection, Member, Param string }
 
 // partOf returns the part that a route with a view shows, if it shows one.
 func (w *world) partOf(view string) (part, bool) {
 	below := strings.TrimPrefix(view, inRepo)
-	if p, ok := parts[below]; ok {
+	if p, ok := views.Parts[below]; ok {
 		return p, true
 	}
 	_, isCollection := w.kinds[below]
-	return part{collection: below}, isCollection
+	return part{Collection: below}, isCollection
 }
 
 const inRepo = "/repos/{}/{}/"
@@ -84,10 +66,10 @@ func (w *world) kindOf(view string) (kind, bool) {
 // add creates an object in a collection with a view.
 func (w *world) add(repo *repository, path, view string, fields doc, login string, now time.Time) doc {
 	k := w.kinds[strings.TrimPrefix(view, inRepo)]
-	all := doc{"created_at": stamp(now)}
+	all := doc{"created_at": timestamp(now)}
 	maps.Copy(all, k.defaults)
 	maps.Copy(all, fields)
-	all["id"], all["user"], all["updated_at"] = w.nextID(), doc{"login": login}, stamp(now)
+	all["id"], all["user"], all["updated_at"] = w.nextID(), doc{"login": login}, timestamp(now)
 	if k.key == "number" && all["number"] == nil {
 		all["number"] = len(w.keys[path]) + 1
 	}
@@ -103,8 +85,8 @@ func (w *world) add(repo *repository, path, view string, fields doc, login strin
 
 // valueOf returns the value of the member that a route selects, and whether the thing exists.
 func (s *Service) valueOf(r *request, p part) (string, bool) {
-	value := r.params[p.param]
-	switch p.param {
+	value := r.params[p.Param]
+	switch p.Param {
 	case "commit_sha", "ref", "sha":
 		value = r.repo.git.resolve(value)
 		return value, value != ""
@@ -117,9 +99,9 @@ func (s *Service) listPart(r *request, p part) response {
 	if !ok {
 		return notFound()
 	}
-	k := s.world.kinds[parameter.ReplaceAllString(p.collection, "{}")]
-	list := s.world.where(r.repo, expand(p.collection, r.params), p.member, value)
-	if p.collection == "releases" {
+	k := s.world.kinds[parameter.ReplaceAllString(p.Collection, "{}")]
+	list := s.world.where(r.repo, expand(p.Collection, r.params), p.Member, value)
+	if p.Collection == "releases" {
 		slices.Reverse(list)
 	}
 	return listOf(list, func(fields doc) doc { return s.show(r, k, fields) })
@@ -138,16 +120,16 @@ func (s *Service) createPart(r *request, p part) response {
 	if !ok {
 		return notFound()
 	}
-	view := parameter.ReplaceAllString(p.collection, "{}")
+	view := parameter.ReplaceAllString(p.Collection, "{}")
 	k, fields := s.world.kinds[view], doc{}
 	maps.Copy(fields, r.body)
-	if p.member != "" {
-		fields[p.member] = value
+	if p.Member != "" {
+		fields[p.Member] = value
 	}
 	if k.of == "head_sha" {
 		fields["head_sha"] = r.repo.git.resolve(r.text("head_sha"))
 	}
-	path := r.repo.path() + "/" + expand(p.collection, r.params)
+	path := r.repo.path() + "/" + expand(p.Collection, r.params)
 	if name := r.text("name"); fields["head_sha"] == "" || k.key == "name" && (name == "" || s.world.find(path+"/"+escape(name)) != nil) {
 		return fail(http.StatusUnprocessableEntity, "Validation Failed")
 	}

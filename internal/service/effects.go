@@ -1,7 +1,6 @@
 package service
 
 import (
-	_ "embed"
 	"maps"
 	"net/http"
 	"slices"
@@ -118,39 +117,39 @@ func (s *Service) touchTree(r *request) {
 	if r.Method == http.MethodDelete {
 		r.touch(r.qualify(r.path, r.op.view) + "/**")
 	}
-	for path, view := r.path, r.op.view; view != "" && !slices.Contains(roots, view); path, view = parentOf(path), parentOf(view) {
+	for path, view := r.path, r.op.view; view != "" && !anyCovers(views.Roots, view); path, view = parentOf(path), parentOf(view) {
 		r.touch(r.qualify(path, view))
 		_, isItem := s.router.items[view]
 		if isItem {
 			r.touch(r.qualify(parentOf(path), parentOf(view)))
 		}
-		if (isItem || s.router.reads[view] != nil) && !isEmbedded(view) {
+		if (isItem || s.router.reads[view] != nil) && !anyCovers(views.Embedded, view) {
 			return
 		}
 	}
 }
 
-// roots are the views of objects that show nothing of the paths below them.
-var roots = []string{"/repos/{}/{}", "/orgs/{}", "/users/{}", "/enterprises/{}", "/user"}
+// views is the content of reference/views.yaml.
+var views = readReference[struct {
+	Mine, Roots, Embedded, Delayed, Singles []string
 
-// embedded are the beginnings of views whose content the object above shows.
-var embedded = []string{"/repos/{}/{}/branches/{}/protection", "/repos/{}/{}/hooks/{}/config", "/orgs/{}/hooks/{}/config", "/app/hook/config"}
+	ReadOnlyPosts  []string `yaml:"read_only_posts"`
+	Wrappers       map[string]string
+	Parts          map[string]part
+	RepositoryURLs [][2]string       `yaml:"repository_urls"`
+	NodePrefixes   map[string]string `yaml:"node_prefixes"`
+}]("views.yaml")
 
-func isEmbedded(view string) bool {
-	return slices.ContainsFunc(embedded, func(start string) bool { return strings.HasPrefix(view, start) })
-}
-
-// isDelayed reports whether the real API computes a response later, so that it need not show the last write.
-func isDelayed(op *Operation) bool {
-	return op.category == "search" || op.category == "activity" && strings.Contains(op.Path, "events") || strings.HasPrefix(op.Path, "/feeds") || op.ID == rateLimitID || strings.Contains(op.Path, "/migrations") ||
-		op.category == "metrics" && !strings.Contains(op.Path, "/community/") || strings.Contains(op.Path, "/insights/") || strings.Contains(op.Path, "/settings/billing/")
+// anyCovers reports whether one of the patterns covers a path.
+func anyCovers(patterns []string, path string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool { return covers(pattern, path) })
 }
 
 // topicsOf returns the topics that a read shows.
 func (s *Service) topicsOf(r *request) []string {
 	path := r.qualify(r.path, r.op.view)
 	switch {
-	case isDelayed(r.op):
+	case anyCovers(views.Delayed, r.op.view):
 		return nil
 	case r.repo == nil && strings.HasSuffix(r.op.view, "/issues"):
 		if filter := r.issueFilter(); filter != "all" {
@@ -178,20 +177,12 @@ func (s *Service) applyEffects(r *request) {
 			if owner, ok := strings.CutSuffix(topic, "/@"); ok {
 				topic = owner + "/" + r.caller.name()
 			}
-			r.touch(r.qualify(topic, viewOfTopic(topic)))
+			r.touch(r.qualify(topic, topic))
 		}
 		if e.event != "" {
 			s.emit(r, e.event, doc{})
 		}
 	}
-}
-
-// viewOfTopic returns the view of a topic for isMine. Only the first and the last segment matter.
-func viewOfTopic(topic string) string {
-	if path := strings.Split(topic, "/"); len(path) > 3 && path[1] == "orgs" {
-		return "/orgs/{}/" + strings.Join(path[3:], "/")
-	}
-	return topic
 }
 
 // effect is a row of reference/effects.tsv.
@@ -202,16 +193,9 @@ type effect struct {
 	topics  []string
 }
 
-//go:embed reference/effects.tsv
-var effectsText string
-
 var effects = func() (list []effect) {
 	short := strings.NewReplacer("~", "/repos/{owner}/{repo}", "^", "/orgs/{org}")
-	for line := range strings.Lines(effectsText) {
-		column := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
+	for _, column := range readTable("effects.tsv") {
 		method, path, hasMethod := strings.Cut(short.Replace(column[0]), " ")
 		if !hasMethod {
 			method, path = "", method

@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,16 +29,12 @@ type eventKind struct {
 }
 
 // eventKinds maps event names to reference/events.yaml.
-var eventKinds = func() map[string]eventKind {
-	kinds := readReference[map[string]eventKind]("events.yaml")
-	for name, kind := range kinds {
-		if kind.Targets == nil {
-			kind.Targets = []string{onRepository, onOrganization, onApp}
-			kinds[name] = kind
-		}
-	}
-	return kinds
-}()
+var eventKinds = readReference[map[string]eventKind]("events.yaml")
+
+// isAvailableTo reports whether webhooks of a kind may receive the event. An event without targets has all kinds.
+func (k eventKind) isAvailableTo(kind string) bool {
+	return k.Targets == nil || slices.Contains(k.Targets, kind)
+}
 
 // accepts reports whether the body of an event may have a member, and whether it must have it.
 func (k eventKind) accepts(member string) (may, must bool) {
@@ -169,7 +164,7 @@ func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) 
 		return nil, err
 	}
 	e := &event{name: body.Event, action: body.Action, at: time.Now().UTC(), serial: s.lastEvent + 1, payloads: map[string]any{}}
-	e.repository, e.organization = s.world.repositoryNamed(body.Repository), s.world.organizationNamed(body.Organization)
+	e.repository, e.organization = s.world.repositoryNamed(body.Repository), s.world.accountNamed(true, body.Organization)
 	e.sender = s.world.accounts[strings.ToLower(body.Sender)]
 	switch {
 	case body.Repository != "" && e.repository == nil:
@@ -184,7 +179,7 @@ func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) 
 		return nil, fmt.Errorf("sender: %q is not a user", body.Sender)
 	}
 	if e.repository != nil {
-		e.ref, e.organization = cmp.Or(body.Ref, e.repository.mainRef()), s.world.organizationNamed(e.repository.owner.login)
+		e.ref, e.organization = cmp.Or(body.Ref, e.repository.mainRef()), s.world.accountNamed(true, e.repository.owner.login)
 	}
 	switch {
 	case e.sender != nil:
@@ -237,14 +232,6 @@ func (w *world) repositoryNamed(fullName string) *repository {
 	return w.repo(owner, name)
 }
 
-// organizationNamed returns the organization with a login, or nil.
-func (w *world) organizationNamed(login string) *account {
-	if a := w.accounts[strings.ToLower(login)]; a != nil && a.members != nil {
-		return a
-	}
-	return nil
-}
-
 // appID and installationID identify the app that is installed on every organization.
 const (
 	appID          = 9001
@@ -268,17 +255,11 @@ func (s *Service) payload(e *event, to string) object {
 	return o
 }
 
-//go:embed reference/payloads.tsv
-var payloadsText string
-
-var payloadTemplates = func() map[string]string {
-	all := map[string]string{}
-	for line := range strings.Lines(payloadsText) {
-		name, template, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		all[name] = template
+var payloadTemplates = maps.Collect(func(yield func(name, template string) bool) {
+	for _, column := range readTable("payloads.tsv") {
+		yield(column[0], column[1])
 	}
-	return all
-}()
+})
 
 var placeholder = regexp.MustCompile(`\$[a-z_]+(:[a-z/-]+)?`)
 

@@ -256,11 +256,12 @@ func TestCreateEventRefusesInvalidBodies(t *testing.T) {
 // repository, and that other organizations receive no delivery.
 func TestEventsOfAnotherOrganizationAreSeparate(t *testing.T) {
 	runWithService(t, func(t *tester) {
-		t.s.world.accounts["other"] = &account{id: 900, login: "other", members: t.s.world.accounts["acme"].members}
+		other := t.s.world.addAccount("other", "Other")
+		other.members = t.s.world.accounts["acme"].members
 		box := t.startReceiver(webhookOn("acme"), webhookOn("other"))
 		t.wantRefused(`{"event": "push", "repository": "acme/widgets", "organization": "other"}`, `organization: "other" does not own acme/widgets`)
 		t.createEvent(`{"event": "custom_property", "action": "created", "organization": "other"}`, 202)
-		if got := box.take(); len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != "900" {
+		if got := box.take(); len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != itoa(other.id) {
 			t.Errorf("got %d deliveries, want 1 to other", len(got))
 		}
 	})

@@ -61,8 +61,9 @@ func (g *git) mainLine() []*commit {
 	return g.line
 }
 
-func shaOf(kind string, content any) string {
-	sum := sha256.Sum256([]byte(kind + fmt.Sprint(content))) // fmt prints maps in the order of their keys
+// shaOf derives 40 hexadecimal digits from values, in the form of a Git object name.
+func shaOf(parts ...any) string {
+	sum := sha256.Sum256(fmt.Append(nil, parts...)) // fmt prints maps in the order of their keys
 	return hex.EncodeToString(sum[:20])
 }
 
@@ -311,7 +312,7 @@ func renderCommit(r *request, repo *repository, c *commit) doc {
 		parents = append(parents, doc{"sha": p, "url": root + "/commits/" + p})
 	}
 	url, user := root+"/commits/"+c.sha, userObject(r, c.author)
-	author := doc{"name": c.author.name, "email": c.author.email, "date": stamp(c.at)}
+	author := doc{"name": c.author.name, "email": c.author.email, "date": timestamp(c.at)}
 	return doc{
 		"sha": c.sha, "node_id": "C_" + c.sha, "url": url, "html_url": r.base + "/" + repo.fullName() + "/commit/" + c.sha,
 		"comments_url": url + "/comments", "parents": parents, "author": user, "committer": user,
@@ -479,7 +480,7 @@ func (g *git) object(sha string) doc {
 		return doc{"sha": sha, "encoding": "base64", "size": len(content), "content": encoded(content)}
 	}
 	if c, ok := g.commits[sha]; ok {
-		return doc{"sha": sha, "message": c.message, "tree": doc{"sha": c.tree}, "author": doc{"name": c.author.name, "date": stamp(c.at)}}
+		return doc{"sha": sha, "message": c.message, "tree": doc{"sha": c.tree}, "author": doc{"name": c.author.name, "date": timestamp(c.at)}}
 	}
 	if files, ok := g.trees[sha]; ok {
 		entries := []any{}

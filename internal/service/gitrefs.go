@@ -59,7 +59,7 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 		signature, payload = t.signature, t.payload()
 	}
 	return object{
-		{"node_id", nodePrefixes["Tag"] + "_" + t.sha[:12]}, {"tag", t.name}, {"sha", t.sha}, {"url", api + "/tags/" + t.sha}, {"message", t.message},
+		{"node_id", views.NodePrefixes["Tag"] + "_" + t.sha[:12]}, {"tag", t.name}, {"sha", t.sha}, {"url", api + "/tags/" + t.sha}, {"message", t.message},
 		{"tagger", object{{"name", t.tagger.name}, {"email", t.tagger.email}, {"date", timestamp(t.tagger.at)}}},
 		{"object", object{{"type", t.kind}, {"sha", t.target}, {"url", api + "/" + t.kind + "s/" + t.target}}},
 		{"verification", object{{"verified", t.reason == "valid"}, {"reason", t.reason}, {"signature", signature}, {"payload", payload}}},
@@ -77,12 +77,11 @@ func withObjects(handle handler) handler {
 }
 
 func getTag(_ *Service, req *request) response {
-	r := req.repo
-	at := slices.IndexFunc(r.git.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
-	if at < 0 {
+	t := first(req.repo.git.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
+	if t == nil {
 		return notFound()
 	}
-	return response{status: http.StatusOK, modified: r.git.tags[at].created, body: tagObject(req, r, r.git.tags[at])}
+	return response{status: http.StatusOK, modified: t.created, body: tagObject(req, req.repo, t)}
 }
 
 // createTag creates a tag object without a reference (Document A section 4.6).
@@ -263,7 +262,7 @@ func (s *Service) newCommits(e *event, n int, head string) ([]*commit, string) {
 	}
 	for i := range made {
 		c := commit{
-			tree: tree, sha: hashOf(uint64(e.repository.id), uint64(e.serial), uint64(i), s.config.Seed), author: e.sender, at: e.at,
+			tree: tree, sha: shaOf(e.repository.id, e.serial, i, s.config.Seed), author: e.sender, at: e.at,
 			message:   verbs[i%len(verbs)] + " the " + nouns[i%len(nouns)],
 			additions: 1 + i%40, deletions: i % 20,
 		}

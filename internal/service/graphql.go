@@ -205,23 +205,23 @@ func (e *execution) selectFields(set ast.SelectionSet, n node) object {
 		if resolve, ok := value.(resolver); ok {
 			value = resolve(f, f.ArgumentMap(e.call.variables))
 		}
-		switch v := value.(type) {
-		case node:
-			value = e.selectFields(subselections[f.Alias], v)
-		case []node:
-			list := make([]object, 0, len(v))
-			for _, n := range v {
-				if n.typeName == "" { // an object that the caller cannot see
-					list = append(list, nil)
-					continue
-				}
-				list = append(list, e.selectFields(subselections[f.Alias], n))
-			}
-			value = list
-		}
-		selected = append(selected, field{f.Alias, value})
+		selected = append(selected, field{f.Alias, e.shown(value, subselections[f.Alias])})
 	}
 	return selected
+}
+
+// shown returns the JSON of a value. An object that the caller cannot see has no type.
+func (e *execution) shown(value any, set ast.SelectionSet) any {
+	switch v := value.(type) {
+	case node:
+		if v.typeName == "" {
+			return nil
+		}
+		return e.selectFields(set, v)
+	case []any:
+		return renderAll(v, func(element any) any { return e.shown(element, set) })
+	}
+	return value
 }
 
 // collectFields returns the fields that a selection selects from an object of a type, or from objects of every type if
@@ -316,19 +316,9 @@ func newConnection(typeName string, items []item, from, to int) node {
 	}
 	return node{typeName: typeName, values: values{
 		"totalCount": total, "issueCount": total, "pageInfo": node{typeName: "PageInfo", values: info},
-		"nodes": resolver(func(*ast.Field, map[string]any) any {
-			nodes := make([]node, 0, len(page))
-			for _, i := range page {
-				nodes = append(nodes, i.node())
-			}
-			return nodes
-		}),
+		"nodes": resolver(func(*ast.Field, map[string]any) any { return renderAll(page, func(i item) node { return i.node() }) }),
 		"edges": resolver(func(*ast.Field, map[string]any) any {
-			edges := make([]node, 0, len(page))
-			for _, i := range page {
-				edges = append(edges, newEdge(typeName, i))
-			}
-			return edges
+			return renderAll(page, func(i item) node { return newEdge(typeName, i) })
 		}),
 	}}
 }

@@ -47,13 +47,13 @@ func (e *execution) query() node {
 			if len(ids) > 100 {
 				return e.addError(f, "ARGUMENT_LIMIT", "You may not provide more than 100 node ids.")
 			}
-			found := make([]node, len(ids))
-			for i, id := range ids {
-				if found[i] = e.nodeWithID(fmt.Sprint(id)); found[i].typeName == "" {
+			return renderAll(ids, func(id any) node {
+				n := e.nodeWithID(fmt.Sprint(id))
+				if n.typeName == "" {
 					e.unresolved(f, id)
 				}
-			}
-			return found
+				return n
+			})
 		}),
 		"search":    resolver(e.search),
 		"rateLimit": e.rateLimit(),
@@ -71,7 +71,7 @@ func (e *execution) query() node {
 
 // introspected returns the names in a type of the schema. Other introspection fields are null.
 func introspected(d *ast.Definition) node {
-	var fields, inputs, constants []node
+	var fields, inputs, constants []any
 	for _, f := range d.Fields {
 		named := node{typeName: "__Field", values: values{"name": f.Name, "description": f.Description, "isDeprecated": false}}
 		if d.Kind == ast.InputObject {
@@ -126,7 +126,7 @@ func (e *execution) find(id string) (r *repository, issue, pull doc) {
 			continue
 		}
 		issue, pull := e.s.world.numbered(r, n%maxNumber)
-		if issue != nil && prefix == nodePrefixes[map[bool]string{true: "/pulls", false: "Issue"}[pull != nil]] {
+		if issue != nil && prefix == views.NodePrefixes[map[bool]string{true: "/pulls", false: "Issue"}[pull != nil]] {
 			return r, issue, pull
 		}
 	}
@@ -506,7 +506,7 @@ func (e *execution) addComment(f *ast.Field, on subject, input map[string]any) v
 	e.req.repo = r
 	fields := doc{"issue": number, "body": input["body"]}
 	c := e.s.world.add(r, r.path()+"/issues/comments", inRepo+"issues/comments", fields, e.req.caller.login, e.req.now)
-	on.issue["updated_at"] = stamp(e.req.now)
+	on.issue["updated_at"] = timestamp(e.req.now)
 	touchComment(e.s, e.req, c)
 	e.s.emit(e.req, "issue_comment", doc{"issue": doc{"number": on.issue["number"]}})
 	return values{"commentEdge": newEdge("IssueCommentConnection", e.comment(r, c, on.values["url"].(string))), "subject": on.node}

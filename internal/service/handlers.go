@@ -48,10 +48,10 @@ var documentedHandlers = map[string]handler{
 
 	"organization-members/list":         listMembers,
 	"organization-members/check":        checkMember,
-	"organization-members/check-public": checkPublicMember,
+	"organization-members/check-public": checkMember,
 
 	"organization-members/list-invitations":        listInvitations,
-	"organization-members/list-failed-invitations": listFailedInvitations,
+	"organization-members/list-failed-invitations": listInvitations,
 	"organization-members/create-invitation":       createInvitation,
 	"organization-members/cancel-invitation":       cancelInvitation,
 	"organization-members/list-invitation-teams":   listInvitationTeams,
@@ -153,7 +153,7 @@ func (s *Service) genericPost(r *request, path string) response {
 		s.merge(r, path)
 		return response{status: r.op.created(), body: s.render(r, path, r.op.view)}
 	}
-	fields := doc{"created_at": stamp(r.now), "updated_at": stamp(r.now)}
+	fields := doc{"created_at": timestamp(r.now), "updated_at": timestamp(r.now)}
 	maps.Copy(fields, r.body)
 	key := s.newKey(r, fields)
 	s.world.create(path, key, fields)
@@ -162,19 +162,9 @@ func (s *Service) genericPost(r *request, path string) response {
 	return response{status: r.op.created(), body: s.render(r, item, r.op.view+"/{}"), location: r.base + r.path + "/" + escape(key)}
 }
 
-// readOnlyPosts are POST operations that change no object that a read shows, or only later: deliveries of webhooks and
-// runs of workflows.
-var readOnlyPosts = []string{
-	"markdown/render", "markdown/render-raw", "repos/generate-release-notes", "apps/check-token",
-	"orgs/list-attestations-bulk", "users/list-attestations-bulk", "actions/create-workflow-dispatch", "repos/create-dispatch-event",
-	"actions/create-registration-token-for-org", "actions/create-registration-token-for-repo", "actions/create-remove-token-for-org",
-	"actions/create-remove-token-for-repo", "repos/ping-webhook", "orgs/ping-webhook", "repos/test-push-webhook",
-	"repos/redeliver-webhook-delivery", "orgs/redeliver-webhook-delivery", "apps/redeliver-webhook-delivery",
-}
-
 // act runs an action on the object above the path of the request, such as POST .../runs/7/cancel.
 func (s *Service) act(r *request, path string) response {
-	if slices.Contains(readOnlyPosts, r.op.ID) {
+	if slices.Contains(views.ReadOnlyPosts, r.op.ID) {
 		r.seq = 0
 		return response{status: r.op.created(), body: doc{}}
 	}
@@ -234,7 +224,7 @@ func (s *Service) merge(r *request, path string) doc {
 		s.world.stored[path] = o
 	}
 	maps.Copy(o.fields, r.body)
-	o.fields["updated_at"] = stamp(r.now)
+	o.fields["updated_at"] = timestamp(r.now)
 	return o.fields
 }
 
@@ -304,7 +294,7 @@ func (s *Service) render(r *request, path, view string) doc {
 	}
 	fields := doc{
 		"id": id, "node_id": fmt.Sprintf("N_%d", id), "url": r.base + strings.TrimPrefix(path, "/@"+r.caller.name()),
-		"created_at": stamp(s.world.started), "updated_at": stamp(s.world.started),
+		"created_at": timestamp(s.world.started), "updated_at": timestamp(s.world.started),
 	}
 	if item := s.router.items[view]; item != nil {
 		switch name := item.lastParameter(); {
@@ -320,28 +310,16 @@ func (s *Service) render(r *request, path, view string) doc {
 	return fields
 }
 
-// wrappers are the members that hold the elements of lists with a total, by the last literal of the path. An empty name
-// is the literal itself.
-var wrappers = map[string]string{
-	"runs": "workflow_runs", "jobs": "", "artifacts": "", "caches": "actions_caches", "runners": "", "secrets": "", "variables": "",
-	"workflows": "", "check-runs": "check_runs", "check-suites": "check_suites", "organization-secrets": "secrets",
-	"organization-variables": "variables", "runner-groups": "runner_groups", "hosted-runners": "runners", "codespaces": "",
-	"installations": "", "environments": "", "deployment-branch-policies": "branch_policies", "network-configurations": "network_configurations",
-	"seats": "", "devcontainers": "", "usage-by-repository": "repository_cache_usages", "private-registries": "configurations",
-	"organization-roles": "roles",
-}
-
 // wrapper returns the member that holds the elements of a list, or "" for an array.
 func (op *Operation) wrapper() string {
 	last := lastOf(op.Path)
-	name, ok := wrappers[last]
 	switch {
 	case op.category == "search":
 		return "items"
-	case last == "repositories" && slices.Contains([]string{"actions", "codespaces", "dependabot", "apps"}, op.category), ok && name == "":
+	case last == "repositories" && slices.Contains([]string{"actions", "codespaces", "dependabot", "apps"}, op.category):
 		return last
 	}
-	return name
+	return views.Wrappers[last]
 }
 
 // keyOf returns the key of the object at a path.

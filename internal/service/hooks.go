@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/hmac"
-	cryptorand "crypto/rand"
 	"crypto/sha1"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,6 +20,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service/quirk"
@@ -75,7 +76,7 @@ func (s *Service) SetWebhooks(all []Webhook) error {
 // hook validates a webhook and looks up its target.
 func (w *world) hook(c Webhook) (*hook, error) {
 	c.ContentType = cmp.Or(c.ContentType, "json")
-	k := &hook{Webhook: c, kind: onApp, repository: w.repositoryNamed(c.Target), organization: w.organizationNamed(c.Target)}
+	k := &hook{Webhook: c, kind: onApp, repository: w.repositoryNamed(c.Target), organization: w.accountNamed(true, c.Target)}
 	u, err := url.Parse(c.URL)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
@@ -106,7 +107,7 @@ func (k *hook) checkEvents() error {
 			return fmt.Errorf(`events[%d]: "*" must be the only element`, i)
 		case !known:
 			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
-		case !slices.Contains(kind.Targets, k.kind):
+		case !kind.isAvailableTo(k.kind):
 			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s; available to %s", i, name, k.kind, strings.Join(kind.Targets, ", "))
 		}
 	}
@@ -115,9 +116,9 @@ func (k *hook) checkEvents() error {
 
 // receives reports whether a webhook receives an event (Document B section 6.2).
 func (k *hook) receives(e *event) bool {
-	kind, isDocumented := eventKinds[e.name]
+	kind := eventKinds[e.name]
 	switch {
-	case isDocumented && !slices.Contains(kind.Targets, k.kind), k.Events[0] != "*" && !slices.Contains(k.Events, e.name):
+	case !kind.isAvailableTo(k.kind), k.Events[0] != "*" && !slices.Contains(k.Events, e.name):
 		return false
 	case k.kind != onApp && len(kind.Actions) > 0 && !slices.Contains(kind.Actions, e.action):
 		return false
@@ -137,7 +138,7 @@ func (s *Service) deliver(e *event) []string {
 		if texts[k.kind] == nil {
 			texts[k.kind] = encode(e.payloads[k.kind])
 		}
-		id := randomGUID()
+		id := uuid.NewString() // does not depend on the seed: two processes must not send the same ID
 		s.deliveries.enqueue(k.delivery(s.config.Dialect, e, id, texts[k.kind]))
 		ids = append(ids, id)
 	}
@@ -185,15 +186,6 @@ func (k *hook) sign(by func() hash.Hash, body []byte) string {
 	sum := hmac.New(by, []byte(k.Secret.Reveal()))
 	_, _ = sum.Write(body) // a hash returns no error
 	return hex.EncodeToString(sum.Sum(nil))
-}
-
-// randomGUID returns a random identifier (RFC 9562 section 5.4). The identifier does not depend on the seed: two
-// processes must not send the same delivery ID.
-func randomGUID() string {
-	var b [16]byte
-	_, _ = cryptorand.Read(b[:]) // crypto/rand.Read returns no error
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // putWebhooks handles PUT /_service/webhooks: it replaces all webhooks. Its errors contain the index of the webhook.
@@ -307,24 +299,17 @@ func (d *deliveryQueue) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case item := <-d.queue:
-			d.send(ctx, item)
+			began := time.Now()
+			status, err := d.post(ctx, item)
+			d.mu.Lock()
+			d.queuedBytes -= len(item.body)
+			item.Status, item.Duration = status, quirk.Duration(time.Since(began))
+			if item.State, item.body = "answered", nil; err != nil {
+				item.fail(err.Error())
+			}
+			d.mu.Unlock()
 		}
 	}
-}
-
-func (d *deliveryQueue) send(ctx context.Context, item *delivery) {
-	began := time.Now()
-	size := len(item.body)
-	status, err := d.post(ctx, item)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.queuedBytes -= size
-	item.Status, item.Duration = status, quirk.Duration(time.Since(began))
-	if err != nil {
-		item.fail(err.Error())
-		return
-	}
-	item.State, item.body = "answered", nil
 }
 
 // post sends a delivery once and returns the status of the response. It does not follow redirects.

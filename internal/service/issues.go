@@ -31,8 +31,6 @@ func (w *world) authorOf(fields doc) *account {
 	return w.accounts["acme"] // an installation has no user
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
 // addIssue creates an issue from the body of a request.
 func (w *world) addIssue(repo *repository, body doc, login string, now time.Time) doc {
 	repo.lastNumber++
@@ -63,9 +61,9 @@ func changeIssue(issue, body doc, now time.Time) {
 	if state := body["state"]; state == "open" {
 		issue["state"], issue["closed_at"], issue["state_reason"] = "open", nil, nil
 	} else if state == "closed" {
-		issue["state"], issue["closed_at"], issue["state_reason"] = "closed", stamp(now), cmp.Or(textOf(body["state_reason"]), "completed")
+		issue["state"], issue["closed_at"], issue["state_reason"] = "closed", timestamp(now), cmp.Or(textOf(body["state_reason"]), "completed")
 	}
-	issue["updated_at"] = stamp(now)
+	issue["updated_at"] = timestamp(now)
 }
 
 // namesIn returns the distinct strings of a list, and the names of its objects. Other values have none.
@@ -223,17 +221,6 @@ func hasState(issue doc, state string) bool {
 	return state == "all" || issue["state"] == state || state != "closed" && issue["state"] == "open"
 }
 
-// withIssue returns a handler that responds with 404 if the issue does not exist.
-func withIssue(handle func(*Service, *request, doc) response) handler {
-	return func(s *Service, r *request) response {
-		issue := s.world.find(r.repo.path() + "/issues/" + cmp.Or(r.params["issue_number"], r.params["pull_number"]))
-		if issue == nil {
-			return notFound()
-		}
-		return handle(s, r, issue)
-	}
-}
-
 func createIssue(s *Service, r *request) response {
 	issue := s.world.addIssue(r.repo, r.body, r.caller.name(), r.now)
 	path := r.path + "/" + str(issue["number"])
@@ -246,26 +233,26 @@ func createIssue(s *Service, r *request) response {
 }
 
 // updateIssue handles PATCH of an issue or a pull request.
-func updateIssue(s *Service, r *request, issue doc) response {
-	old := maps.Clone(issue)
-	changeIssue(issue, r.body, r.now)
-	if issue["state"] != old["state"] || issue["milestone"] != old["milestone"] {
+func updateIssue(s *Service, r *request) response {
+	old := maps.Clone(r.issue)
+	changeIssue(r.issue, r.body, r.now)
+	if r.issue["state"] != old["state"] || r.issue["milestone"] != old["milestone"] {
 		s.touchCounts(r, old)
-		s.touchCounts(r, issue)
+		s.touchCounts(r, r.issue)
 	}
-	if issue["state"] != old["state"] {
-		s.note(r, issue, map[any]string{"closed": "closed", "open": "reopened"}[issue["state"]])
+	if r.issue["state"] != old["state"] {
+		s.note(r, r.issue, map[any]string{"closed": "closed", "open": "reopened"}[r.issue["state"]])
 	}
-	s.createLabels(r, issue)
-	if pull := s.world.find(r.path); pull["base"] != nil {
-		return response{status: http.StatusOK, body: renderPull(s, r, pull)}
+	s.createLabels(r, r.issue)
+	if lastOf(parentOf(r.path)) == "pulls" {
+		return response{status: http.StatusOK, body: renderPull(s, r, r.pull)}
 	}
-	return response{status: http.StatusOK, body: renderIssue(s, r, issue)}
+	return response{status: http.StatusOK, body: renderIssue(s, r, r.issue)}
 }
 
 // note adds an event to the history of an issue.
 func (s *Service) note(r *request, issue doc, event string) {
-	issue["updated_at"] = stamp(r.now)
+	issue["updated_at"] = timestamp(r.now)
 	path := r.repo.path() + "/issues/events"
 	added := s.world.add(r.repo, path, inRepo+"issues/events", doc{"event": event, "issue": str(issue["number"])}, r.caller.name(), r.now)
 	own := r.repo.path() + "/issues/" + str(issue["number"])
@@ -274,12 +261,12 @@ func (s *Service) note(r *request, issue doc, event string) {
 
 // changeNames returns a handler that changes the labels or the assignees of an issue.
 func changeNames(member, event string) handler {
-	return withIssue(func(s *Service, r *request, issue doc) response {
+	return func(s *Service, r *request) response {
 		given := r.body[member]
 		if given == nil {
 			_ = json.Unmarshal(r.raw, &given) // a body may be the list itself
 		}
-		names, old := namesIn(given), issue[member].([]string)
+		names, old := namesIn(given), r.issue[member].([]string)
 		name, isOne := r.params["name"]
 		if isOne {
 			names = []string{name}
@@ -298,21 +285,21 @@ func changeNames(member, event string) handler {
 				list = append(list, name)
 			}
 		}
-		issue[member] = []string{}
-		changeIssue(issue, doc{member: list}, r.now)
-		s.note(r, issue, event)
-		s.createLabels(r, issue)
-		r.touch(r.repo.path() + "/issues/" + str(issue["number"]) + "/labels")
-		body := any(renderIssue(s, r, issue))
+		r.issue[member] = []string{}
+		changeIssue(r.issue, doc{member: list}, r.now)
+		s.note(r, r.issue, event)
+		s.createLabels(r, r.issue)
+		r.touch(r.repo.path() + "/issues/" + str(r.issue["number"]) + "/labels")
+		body := any(renderIssue(s, r, r.issue))
 		if member == "labels" {
 			body = body.(doc)["labels"]
 		}
 		return response{status: r.op.created(), body: body}
-	})
+	}
 }
 
-func listLabels(s *Service, r *request, issue doc) response {
-	return listOf(renderIssue(s, r, issue)["labels"].([]any), func(label any) any { return label })
+func listLabels(s *Service, r *request) response {
+	return listOf(renderIssue(s, r, r.issue)["labels"].([]any), func(label any) any { return label })
 }
 
 // updateLabel handles PATCH of a label, which may rename it.
@@ -360,20 +347,20 @@ func (s *Service) createLabels(r *request, issue doc) {
 	}
 }
 
-func lockIssue(s *Service, r *request, issue doc) response {
-	issue["locked"] = r.Method == http.MethodPut
-	s.note(r, issue, map[bool]string{true: "locked", false: "unlocked"}[r.Method == http.MethodPut])
+func lockIssue(s *Service, r *request) response {
+	r.issue["locked"] = r.Method == http.MethodPut
+	s.note(r, r.issue, map[bool]string{true: "locked", false: "unlocked"}[r.Method == http.MethodPut])
 	return response{status: http.StatusNoContent}
 }
 
-func subIssues(s *Service, r *request, issue doc) response {
-	return listOf(issue["children"].([]int), func(number int) doc {
+func subIssues(s *Service, r *request) response {
+	return listOf(r.issue["children"].([]int), func(number int) doc {
 		return renderIssue(s, r, s.world.find(r.repo.path()+"/issues/"+strconv.Itoa(number)))
 	})
 }
 
-func parentIssue(s *Service, r *request, issue doc) response {
-	parent := s.world.find(r.repo.path() + "/issues/" + str(issue["parent"]))
+func parentIssue(s *Service, r *request) response {
+	parent := s.world.find(r.repo.path() + "/issues/" + str(r.issue["parent"]))
 	if parent == nil {
 		return notFound()
 	}
@@ -381,10 +368,10 @@ func parentIssue(s *Service, r *request, issue doc) response {
 }
 
 // changeSubIssue adds a sub-issue to an issue or removes it.
-func changeSubIssue(s *Service, r *request, issue doc) response {
+func changeSubIssue(s *Service, r *request) response {
 	id, _ := r.body["sub_issue_id"].(float64)
 	found := s.world.where(r.repo, "issues", "id", strconv.Itoa(int(id)))
-	number, parent := issue["number"].(int), 0
+	number, parent := r.issue["number"].(int), 0
 	if r.Method == http.MethodDelete {
 		parent = number
 	}
@@ -392,15 +379,15 @@ func changeSubIssue(s *Service, r *request, issue doc) response {
 		return fail(http.StatusUnprocessableEntity, "The sub-issue does not exist or has another parent")
 	}
 	child, own := found[0], found[0]["number"].(int)
-	children := slices.DeleteFunc(slices.Clone(issue["children"].([]int)), func(n int) bool { return n == own })
+	children := slices.DeleteFunc(slices.Clone(r.issue["children"].([]int)), func(n int) bool { return n == own })
 	if child["parent"] = 0; r.Method == http.MethodPost {
 		child["parent"], children = number, append(children, own)
 	}
-	issue["children"] = children
+	r.issue["children"] = children
 	list := r.repo.path() + "/issues/"
 	r.touch(list+strconv.Itoa(own)+"/parent", list+strconv.Itoa(number)+"/sub_issues")
 	touchIssue(s, r, child)
-	return response{status: r.op.created(), body: renderIssue(s, r, issue)}
+	return response{status: r.op.created(), body: renderIssue(s, r, r.issue)}
 }
 
 func renderPull(s *Service, r *request, pull doc) doc {
@@ -432,17 +419,6 @@ func listPulls(s *Service, r *request) response {
 	return listOf(pulls, func(pull doc) doc { return renderPull(s, r, pull) })
 }
 
-// withPull returns a handler that responds with 404 if the pull request does not exist.
-func withPull(handle func(s *Service, r *request, issue, pull doc) response) handler {
-	return withIssue(func(s *Service, r *request, issue doc) response {
-		pull := s.world.find(r.repo.path() + "/pulls/" + r.params["pull_number"])
-		if pull == nil {
-			return notFound()
-		}
-		return handle(s, r, issue, pull)
-	})
-}
-
 func createPull(s *Service, r *request) response {
 	if r.repo.git.resolve(r.text("base")) == "" || r.text("head") == "" {
 		return fail(http.StatusUnprocessableEntity, "Validation Failed")
@@ -455,39 +431,39 @@ func createPull(s *Service, r *request) response {
 	return response{status: http.StatusCreated, body: renderPull(s, r, pull), location: r.base + path}
 }
 
-func pullCommits(s *Service, r *request, _, pull doc) response {
+func pullCommits(s *Service, r *request) response {
 	g := r.repo.git
-	return s.listOfCommits(r, g.ahead(str(pull["base_sha"]), g.refs["heads/"+str(pull["head"])]))
+	return s.listOfCommits(r, g.ahead(str(r.pull["base_sha"]), g.refs["heads/"+str(r.pull["head"])]))
 }
 
-func pullFiles(_ *Service, r *request, _, pull doc) response {
+func pullFiles(_ *Service, r *request) response {
 	var files []string
-	if head := r.repo.git.refs["heads/"+str(pull["head"])]; head != "" {
-		files = r.repo.git.changed(str(pull["base_sha"]), head)
+	if head := r.repo.git.refs["heads/"+str(r.pull["head"])]; head != "" {
+		files = r.repo.git.changed(str(r.pull["base_sha"]), head)
 	}
 	return listOf(files, func(path string) doc { return doc{"filename": path, "status": "modified"} })
 }
 
-func isMerged(_ *Service, _ *request, _, pull doc) response {
-	if pull["merged"] != true {
+func isMerged(_ *Service, r *request) response {
+	if r.pull["merged"] != true {
 		return notFound()
 	}
 	return response{status: http.StatusNoContent}
 }
 
-func mergePull(s *Service, r *request, issue, pull doc) response {
-	g, base := r.repo.git, str(pull["base"])
-	head := g.refs["heads/"+str(pull["head"])]
-	if issue["state"] != "open" || g.refs["heads/"+base] == "" || head == "" {
+func mergePull(s *Service, r *request) response {
+	g, base := r.repo.git, str(r.pull["base"])
+	head := g.refs["heads/"+str(r.pull["head"])]
+	if r.issue["state"] != "open" || g.refs["heads/"+base] == "" || head == "" {
 		return fail(http.StatusMethodNotAllowed, "Pull Request is not mergeable")
 	}
-	if sha := g.merge(base, head, s.commitBy(r, "Merge pull request #"+str(pull["number"]))); sha != "" {
+	if sha := g.merge(base, head, s.commitBy(r, "Merge pull request #"+str(r.pull["number"]))); sha != "" {
 		s.move(r, "heads/"+base, sha)
 	}
-	pull["merged"], pull["merged_at"] = true, stamp(r.now)
-	changeIssue(issue, doc{"state": "closed"}, r.now)
-	s.note(r, issue, "merged")
-	s.touchCounts(r, issue)
+	r.pull["merged"], r.pull["merged_at"] = true, timestamp(r.now)
+	changeIssue(r.issue, doc{"state": "closed"}, r.now)
+	s.note(r, r.issue, "merged")
+	s.touchCounts(r, r.issue)
 	r.touch(parentOf(r.path) + "/merge")
 	return response{status: http.StatusOK, body: doc{"sha": g.refs["heads/"+base], "merged": true, "message": "Pull Request successfully merged"}}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // migration exports repositories of an organization or a user to an archive, or imports repositories into an
@@ -59,13 +61,6 @@ func (m *migration) state(now time.Time) (name string, since time.Time) {
 	return "exported", ended
 }
 
-// guid returns an identifier that is derived from the ID. The same seed gives the same identifiers (RFC 9562 section
-// 5.8).
-func (m *migration) guid() string {
-	digits := hashOf(uint64(m.id))
-	return strings.Join([]string{digits[:8], digits[8:12], "8" + digits[13:16], "8" + digits[17:20], digits[20:32]}, "-")
-}
-
 // url returns the URL of the migration. The documents define no operation for that URL.
 func (m *migration) url(req *request) string {
 	if m.owner.members == nil {
@@ -79,7 +74,7 @@ func (m *migration) url(req *request) string {
 func migrationObject(s *Service, req *request, m *migration, withRepositories bool) object {
 	state, since := m.state(time.Now())
 	o := object{
-		{"id", m.id}, {"node_id", nodeID("Migration", m.id)}, {"owner", userObject(req, m.owner)}, {"guid", m.guid()}, {"state", state},
+		{"id", m.id}, {"node_id", nodeID("Migration", m.id)}, {"owner", userObject(req, m.owner)}, {"guid", uuid.NewSHA1(uuid.Nil, []byte(itoa(m.id)))}, {"state", state},
 		{"lock_repositories", m.options.LockRepositories}, {"exclude_attachments", m.options.ExcludeAttachments},
 		{"exclude_releases", m.options.ExcludeReleases}, {"exclude_owner_projects", m.options.ExcludeOwnerProjects},
 	}
@@ -157,11 +152,11 @@ func startMigration(s *Service, req *request) response {
 // the first name without an allowed repository, or -1.
 func (s *Service) repositoriesNamed(names []string, allowed func(*repository) bool) (named []*repository, badIndex int) {
 	for i, name := range names {
-		at := slices.IndexFunc(s.world.repositories, func(r *repository) bool { return strings.EqualFold(r.fullName(), name) && allowed(r) })
-		if at < 0 {
+		r := first(s.world.repositories, func(r *repository) bool { return strings.EqualFold(r.fullName(), name) && allowed(r) })
+		if r == nil {
 			return nil, i
 		}
-		if r := s.world.repositories[at]; !slices.Contains(named, r) {
+		if !slices.Contains(named, r) {
 			named = append(named, r)
 		}
 	}

@@ -20,7 +20,7 @@ func TestMigrationsAreListedNewestFirst(t *testing.T) {
 			{"id":801,"state":"imported","repositories":"-"}]`)
 		t.call("owner", "GET "+userMigrations, 200, `[{"owner":{"login":"acme-owner"},"url":"http://api.test/user/migrations/803"}]`)
 		t.call("member", "GET "+userMigrations, 200, "[]")
-		guid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-8[0-9a-f]{3}-[0-9a-f]{12}$`)
+		guid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 		if all := decode[[]struct{ GUID string }](t, w); !guid.MatchString(all[0].GUID) || all[0].GUID == all[1].GUID {
 			t.Errorf("got GUIDs %v", all)
 		}

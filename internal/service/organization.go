@@ -47,24 +47,14 @@ func (s *Service) listSelected(req *request, selects func(*membership) bool) res
 	return listOf(logins, func(login string) object { return userObject(req, req.org.members[login].user) })
 }
 
-// checkMember reports whether a user is a member. It redirects callers outside the organization to the check of public
-// members (Document A section 4.3).
-func checkMember(s *Service, req *request) response {
-	org := req.org
-	switch {
-	case org == nil:
-		return notFound()
-	case !canSeeConcealedMembers(org, req.caller):
-		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(req.params["username"])}
-	case org.members[req.params["username"]] == nil:
-		return notFound()
+// checkMember reports whether a user is a member, or a public one. It redirects callers outside the organization to the
+// check of public members (Document A section 4.3).
+func checkMember(_ *Service, req *request) response {
+	org, login, public := req.org, req.params["username"], lastOf(parentOf(req.path)) == "public_members"
+	if !public && !canSeeConcealedMembers(org, req.caller) {
+		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(login)}
 	}
-	return response{status: http.StatusNoContent}
-}
-
-func checkPublicMember(s *Service, req *request) response {
-	org := req.org
-	if m := org.members[req.params["username"]]; m == nil || !m.public {
+	if m := org.members[login]; m == nil || public && !m.public {
 		return notFound()
 	}
 	return response{status: http.StatusNoContent}
@@ -225,10 +215,7 @@ func (r *request) listTeams(teams []*team) response {
 
 // teamNamed returns the team with a slug, or nil.
 func (org *account) teamNamed(slug string) *team {
-	if at := slices.IndexFunc(org.teams, func(t *team) bool { return t.slug == slug }); at >= 0 {
-		return org.teams[at]
-	}
-	return nil
+	return first(org.teams, func(t *team) bool { return t.slug == slug })
 }
 
 // teamWithID returns a team and its organization, or nil.
@@ -457,28 +444,27 @@ func (w *world) invite(org *account, i *invitation) {
 	org.invitations = append(org.invitations, i)
 }
 
-// invitationObject returns the record of Document A section 2.4 that a create request responds with.
+// invitationObject returns the record of Document A section 2.4. In lists, it has the members of the failure, which are
+// empty for pending invitations.
 func invitationObject(req *request, i *invitation) object {
 	var login any
 	if i.user != nil {
 		login = i.user.login
 	}
-	return object{
+	o := object{
 		{"id", i.id}, {"login", login}, {"node_id", nodeID("Invitation", i.id)}, {"email", i.email}, {"role", i.role},
 		{"created_at", timestamp(i.created)}, {"inviter", userObject(req, i.inviter)}, {"team_count", len(i.teams)},
 		{"invitation_teams_url", req.base + "/organizations/" + itoa(req.org.id) + "/invitations/" + itoa(i.id) + "/teams"},
 		{"invitation_source", i.source},
 	}
-}
-
-// invitationListObject returns the record in the form of the lists. It has the members of the failure, which are empty
-// for pending invitations.
-func invitationListObject(req *request, i *invitation) object {
+	if req.Method == http.MethodPost {
+		return o
+	}
 	failed := ""
 	if !i.pending() {
 		failed = timestamp(i.failedAt)
 	}
-	return append(invitationObject(req, i), object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
+	return append(o, object{{"failed_at", failed}, {"failed_reason", i.failedReason}}...)
 }
 
 // isFilter reports whether a query parameter selects all objects, or those with one of the values.
@@ -486,7 +472,8 @@ func isFilter(filter string, values ...string) bool {
 	return filter == "" || filter == "all" || slices.Contains(values, filter)
 }
 
-func listInvitations(s *Service, req *request) response {
+// listInvitations lists the pending or the failed invitations.
+func listInvitations(_ *Service, req *request) response {
 	role, source := req.query.Get("role"), req.query.Get("invitation_source")
 	switch {
 	case !isFilter(role, invitationRoles...):
@@ -494,12 +481,11 @@ func listInvitations(s *Service, req *request) response {
 	case !isFilter(source, invitationSources...):
 		return invalid(invitationResource, "invitation_source")
 	}
-	shown := slices.DeleteFunc(req.org.invitationsByState(true), func(i *invitation) bool { return !isFilter(role, i.role) || !isFilter(source, i.source) })
-	return listOf(shown, func(i *invitation) object { return invitationListObject(req, i) })
-}
-
-func listFailedInvitations(s *Service, req *request) response {
-	return listOf(req.org.invitationsByState(false), func(i *invitation) object { return invitationListObject(req, i) })
+	pending := !strings.HasSuffix(req.path, "/failed_invitations")
+	shown := slices.DeleteFunc(req.org.invitationsByState(pending), func(i *invitation) bool {
+		return pending && (!isFilter(role, i.role) || !isFilter(source, i.source))
+	})
+	return listOf(shown, func(i *invitation) object { return invitationObject(req, i) })
 }
 
 // invitationsByState returns the organization's pending or failed invitations.
@@ -554,14 +540,14 @@ func (i *invitation) setInvitee(w *world, org *account, body invitationBody) *fi
 	field := "invitee_id"
 	switch {
 	case body.InviteeID != nil:
-		if i.user = w.findUser(func(u *account) bool { return u.id == *body.InviteeID }); i.user != nil {
+		if i.user = first(w.users(), func(u *account) bool { return u.id == *body.InviteeID }); i.user != nil {
 			i.email = i.user.email
 		}
 	case body.Email != nil:
 		field = "email"
 		if address, err := mail.ParseAddress(*body.Email); err == nil && address.Address == *body.Email {
 			i.email = address.Address
-			i.user = w.findUser(func(u *account) bool { return strings.EqualFold(u.email, i.email) })
+			i.user = first(w.users(), func(u *account) bool { return strings.EqualFold(u.email, i.email) })
 		}
 	default:
 		return missingAt("invitee_id")
@@ -593,22 +579,12 @@ func (i *invitation) setRole(org *account) *fieldError {
 // setTeams sets the teams without duplicates. All teams must be teams of the organization.
 func (i *invitation) setTeams(org *account, body invitationBody) *fieldError {
 	for n, id := range body.TeamIDs {
-		at := slices.IndexFunc(org.teams, func(t *team) bool { return t.id == id })
-		if at < 0 {
+		t := first(org.teams, func(t *team) bool { return t.id == id })
+		if t == nil {
 			return invalidAt("team_ids[" + itoa(n) + "]")
 		}
-		if t := org.teams[at]; !slices.Contains(i.teams, t) {
+		if !slices.Contains(i.teams, t) {
 			i.teams = append(i.teams, t)
-		}
-	}
-	return nil
-}
-
-// findUser returns the user for which matches returns true, or nil. At most one user may match.
-func (w *world) findUser(matches func(*account) bool) *account {
-	for _, a := range w.accounts {
-		if a.members == nil && matches(a) {
-			return a
 		}
 	}
 	return nil

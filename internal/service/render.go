@@ -4,21 +4,10 @@ import (
 	"strings"
 )
 
-// userObject returns the simple account object (Document A section 2.1). Most responses contain this object, which
-// depends on the base URL only. Each account therefore caches the last object.
+// userObject returns the simple account object (Document A section 2.1).
 func userObject(req *request, a *account) object {
-	if a.cachedBase != req.base || a.cachedObject == nil {
-		a.cachedObject, a.cachedBase = newUserObject(req, a), req.base
-	}
-	return a.cachedObject
-}
-
-func newUserObject(req *request, a *account) object {
 	api, html := req.base+"/users/"+a.login, req.base+"/"+a.login
-	kind := "User"
-	if a.members != nil {
-		kind = "Organization"
-	}
+	kind := accountType(a)
 	return object{
 		{"login", a.login}, {"id", a.id}, {"node_id", nodeID(kind, a.id)},
 		{"avatar_url", req.base + "/avatars/" + itoa(a.id)}, {"gravatar_id", ""},
@@ -31,35 +20,7 @@ func newUserObject(req *request, a *account) object {
 	}
 }
 
-// nodePrefixes maps each kind of object to the prefix of its node IDs. Objects that exist only in webhook payloads are
-// listed by their path. The prefixes are unique, so the node IDs are unique.
-var nodePrefixes = map[string]string{
-	"Check run": "CHR", "Comment": "IC", "Commit status": "SC", "Installation": "IN", "Invitation": "OI", "Issue": "I", "Label": "LA", "License": "L", "Migration": "M", "Organization": "O", "Pull commit": "PURC", "Repository": "R", "Ruleset": "RRS",
-	"Tag": "TA", "Team": "T", "Thread": "PRT", "User": "U",
-
-	"/bypass-requests": "BR", "/check-runs": "CR", "/check-suites": "CS", "/code-scanning/alerts": "CSA", "/comments": "CC", "/packages": "RP",
-	"/projects": "P", "/projects/columns": "PC", "/projects/items": "PI", "/projects/updates": "PSU", "/protection/rules": "BPR", "/pulls": "PR",
-	"/releases": "RE", "/reviews": "PRR",
-}
-
-func nodeID(kind string, id int) string { return nodePrefixes[kind] + "_" + itoa(id) }
-
-// repositoryURLs lists the URL fields of a repository object. Each value is appended to the URL of the repository
-// (Document A section 2.7).
-var repositoryURLs = [][2]string{
-	{"archive_url", "/{archive_format}{/ref}"}, {"assignees_url", "/assignees{/user}"}, {"blobs_url", "/git/blobs{/sha}"},
-	{"branches_url", "/branches{/branch}"}, {"collaborators_url", "/collaborators{/collaborator}"}, {"comments_url", "/comments{/number}"},
-	{"commits_url", "/commits{/sha}"}, {"compare_url", "/compare/{base}...{head}"}, {"contents_url", "/contents/{+path}"},
-	{"contributors_url", "/contributors"}, {"deployments_url", "/deployments"}, {"downloads_url", "/downloads"},
-	{"events_url", "/events"}, {"forks_url", "/forks"}, {"git_commits_url", "/git/commits{/sha}"},
-	{"git_refs_url", "/git/refs{/sha}"}, {"git_tags_url", "/git/tags{/sha}"}, {"issue_comment_url", "/issues/comments{/number}"},
-	{"issue_events_url", "/issues/events{/number}"}, {"issues_url", "/issues{/number}"}, {"keys_url", "/keys{/key_id}"},
-	{"labels_url", "/labels{/name}"}, {"languages_url", "/languages"}, {"merges_url", "/merges"},
-	{"milestones_url", "/milestones{/number}"}, {"notifications_url", "/notifications{?since,all,participating}"}, {"pulls_url", "/pulls{/number}"},
-	{"releases_url", "/releases{/id}"}, {"stargazers_url", "/stargazers"}, {"statuses_url", "/statuses/{sha}"},
-	{"subscribers_url", "/subscribers"}, {"subscription_url", "/subscription"}, {"tags_url", "/tags"},
-	{"teams_url", "/teams"}, {"trees_url", "/git/trees{/sha}"}, {"hooks_url", "/hooks"},
-}
+func nodeID(kind string, id int) string { return views.NodePrefixes[kind] + "_" + itoa(id) }
 
 // minimalRepository returns the repository object of a search result. It has the owner and the URL fields (Document B
 // section 2.1).
@@ -70,7 +31,7 @@ func minimalRepository(req *request, r *repository) object {
 		{"owner", userObject(req, r.owner)}, {"private", r.private}, {"html_url", html}, {"description", r.description},
 		{"fork", false}, {"url", api},
 	}
-	for _, u := range repositoryURLs {
+	for _, u := range views.RepositoryURLs {
 		o = append(o, field{u[0], api + u[1]})
 	}
 	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")

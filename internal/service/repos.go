@@ -17,15 +17,15 @@ var tableHandlers = map[string]handler{
 	"apps/create-installation-access-token": mintToken,
 
 	"issues/list-for-repo": listIssues, "issues/list": listIssues, "issues/list-for-org": listIssues, "issues/list-for-authenticated-user": listIssues,
-	"issues/create": createIssue, "issues/update": withIssue(updateIssue), "issues/lock": withIssue(lockIssue), "issues/unlock": withIssue(lockIssue),
+	"issues/create": createIssue, "issues/update": updateIssue, "issues/lock": lockIssue, "issues/unlock": lockIssue,
 	"issues/add-labels": changeNames("labels", "labeled"), "issues/set-labels": changeNames("labels", "labeled"),
 	"issues/remove-label": changeNames("labels", "unlabeled"), "issues/remove-all-labels": changeNames("labels", "unlabeled"),
 	"issues/add-assignees": changeNames("assignees", "assigned"), "issues/remove-assignees": changeNames("assignees", "unassigned"),
-	"issues/list-labels-on-issue": withIssue(listLabels), "issues/list-sub-issues": withIssue(subIssues), "issues/get-parent": withIssue(parentIssue),
-	"issues/add-sub-issue": withIssue(changeSubIssue), "issues/remove-sub-issue": withIssue(changeSubIssue), "issues/update-label": updateLabel,
+	"issues/list-labels-on-issue": listLabels, "issues/list-sub-issues": subIssues, "issues/get-parent": parentIssue,
+	"issues/add-sub-issue": changeSubIssue, "issues/remove-sub-issue": changeSubIssue, "issues/update-label": updateLabel,
 
-	"pulls/list": listPulls, "pulls/create": createPull, "pulls/update": withIssue(updateIssue), "pulls/list-commits": withPull(pullCommits),
-	"pulls/list-files": withPull(pullFiles), "pulls/check-if-merged": withPull(isMerged), "pulls/merge": withPull(mergePull),
+	"pulls/list": listPulls, "pulls/create": createPull, "pulls/update": updateIssue, "pulls/list-commits": pullCommits,
+	"pulls/list-files": pullFiles, "pulls/check-if-merged": isMerged, "pulls/merge": mergePull,
 
 	"repos/list-commits": listCommits, "repos/get-commit": getCommit, "repos/compare-commits": compare, "repos/compare-commits-with-basehead": compare,
 	"repos/list-branches": listBranches, "repos/get-branch": getBranch, "repos/rename-branch": renameBranch, "repos/list-tags": listTags,
@@ -65,7 +65,7 @@ func (s *Service) renderRepo(r *request, repo *repository) doc {
 	body := doc{
 		"id": repo.id, "name": repo.name, "full_name": repo.owner.login + "/" + repo.name, "owner": doc{"login": repo.owner.login}, "private": repo.private,
 		"url": r.base + repo.path(), "default_branch": mainBranch, "open_issues_count": s.world.openIssues(repo),
-		"pushed_at": stamp(repo.pushed), "created_at": stamp(s.world.started), "stargazers_count": stars, "topics": []string{}, "description": nil,
+		"pushed_at": timestamp(repo.pushed), "created_at": timestamp(s.world.started), "stargazers_count": stars, "topics": []string{}, "description": nil,
 	}
 	maps.Copy(body, repo.fields)
 	return body
@@ -158,11 +158,11 @@ func getOwner(s *Service, r *request) response {
 	if o == nil {
 		return notFound()
 	}
-	kind, path := "User", "/users/"+o.login
+	path := "/users/" + o.login
 	if o.members != nil {
-		kind, path = "Organization", "/orgs/"+o.login
+		path = "/orgs/" + o.login
 	}
-	body := doc{"login": o.login, "id": o.id, "type": kind, "url": r.base + path, "public_repos": len(s.world.reposOf(o.login))}
+	body := doc{"login": o.login, "id": o.id, "type": accountType(o), "url": r.base + path, "public_repos": len(s.world.reposOf(o.login))}
 	maps.Copy(body, s.world.find("/orgs/"+o.login))
 	maps.Copy(body, s.world.find("/@"+o.login+"/user"))
 	return response{status: http.StatusOK, body: body, modified: s.world.started}
@@ -182,7 +182,7 @@ func mintToken(s *Service, r *request) response {
 	minted.ends = r.now.Add(time.Hour)
 	maps.DeleteFunc(s.world.tokens, func(_ string, c caller) bool { return c.hasEnded(r.now) })
 	s.world.tokens[token] = minted
-	body := doc{"token": token, "expires_at": stamp(minted.ends), "permissions": doc{"contents": "write", "issues": "write"}, "repository_selection": "all"}
+	body := doc{"token": token, "expires_at": timestamp(minted.ends), "permissions": doc{"contents": "write", "issues": "write"}, "repository_selection": "all"}
 	return response{status: http.StatusCreated, body: body}
 }
 

@@ -314,28 +314,12 @@ func (set *ruleset) appliesToBranch(branch, defaultBranch string) bool {
 	})
 }
 
+// globs turns the wildcards of a quoted pattern into those of a regular expression.
+var globs = strings.NewReplacer(`\*\*`, ".*", `\*`, "[^/]*", `\?`, "[^/]")
+
 // matchRef reports whether a ref name matches a pattern with the rules of fnmatch. * and ? do not match slashes, and **
-// matches slashes. The time is at most proportional to the product of both lengths.
+// matches slashes. The time is proportional to the length of the name.
 func matchRef(pattern, ref string) bool {
-	reached := make([]bool, len(ref)+1) // reached[j] is true if the pattern up to here matches ref[:j]
-	reached[0] = true
-	for i := 0; i < len(pattern); i++ {
-		star := pattern[i] == '*'
-		across := star && i+1 < len(pattern) && pattern[i+1] == '*'
-		if across {
-			i++
-		}
-		next := make([]bool, len(ref)+1)
-		next[0] = star && reached[0]
-		for j := range len(ref) {
-			same := pattern[i] == ref[j] || pattern[i] == '?' && ref[j] != '/'
-			if star {
-				next[j+1] = reached[j+1] || next[j] && (across || ref[j] != '/')
-			} else {
-				next[j+1] = reached[j] && same
-			}
-		}
-		reached = next
-	}
-	return reached[len(ref)]
+	matches, _ := regexp.MatchString("(?s)^"+globs.Replace(regexp.QuoteMeta(pattern))+"$", ref) // false for a pattern that is too long
+	return matches
 }

@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	_ "embed"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -244,8 +243,8 @@ func (x *sampler) special(name string) string {
 	return ""
 }
 
-//go:embed reference/samples.tsv
-var samplesText string
+// sampleBodies are the rows of reference/samples.tsv.
+var sampleBodies = readTable("samples.tsv")
 
 // body returns the body of the request, or "".
 func (x *sampler) body() string {
@@ -253,10 +252,8 @@ func (x *sampler) body() string {
 	if x.op.Method == http.MethodDelete {
 		text = ""
 	}
-	for line := range strings.Lines(samplesText) {
-		if id, body, _ := strings.Cut(strings.TrimSpace(line), "\t"); id == x.op.ID {
-			text = body
-		}
+	if at := slices.IndexFunc(sampleBodies, func(row []string) bool { return row[0] == x.op.ID }); at >= 0 {
+		text = sampleBodies[at][1]
 	}
 	// issue returns the ID of an issue of a parent, or 0.
 	issue := func(parent string) string {

@@ -218,13 +218,13 @@ var queryChecks = map[string]struct {
 	isInvalid     func(searchQuery) bool
 	code, message string
 }{
-	"search-query":  {func(q searchQuery) bool { return len(q) == 0 }, "missing", ""},
-	"search-length": {func(q searchQuery) bool { return q.length() > maxQueryLength }, "invalid", ": the search is longer than 256 characters"},
+	"search-query":  {func(q searchQuery) bool { return len(q.tokens) == 0 }, "missing", ""},
+	"search-length": {func(q searchQuery) bool { return q.length > maxQueryLength }, "invalid", ": the search is longer than 256 characters"},
 	"search-operators": {
-		func(q searchQuery) bool { return q.operators() > maxQueryOperators }, "invalid", ": more than five AND / OR / NOT operators were used",
+		func(q searchQuery) bool { return q.operators > maxQueryOperators }, "invalid", ": more than five AND / OR / NOT operators were used",
 	},
 	"search-terms": {
-		func(q searchQuery) bool { return !q.hasTerm() }, "invalid",
+		func(q searchQuery) bool { return !q.hasTerm }, "invalid",
 		": the search contains only qualifiers; at least one search term is needed",
 	},
 }
@@ -244,7 +244,7 @@ func (s *Service) checkQuery(r *request) *response {
 // section 5.2).
 func (s *Service) checkScopes(req *request, query searchQuery) *response {
 	named, accessible := 0, 0
-	for _, t := range query {
+	for _, t := range query.tokens {
 		switch t.name {
 		case "repo":
 			named++
@@ -289,13 +289,13 @@ func (s *Service) sort(req *request, all []searchHit) {
 // because qualifiers restrict the whole query. A query without any term has one empty alternative, which matches every
 // document.
 func alternatives(query searchQuery) [][]searchToken {
-	if !query.hasTerm() {
+	if !query.hasTerm {
 		return [][]searchToken{nil}
 	}
 	var all [][]searchToken
 	var terms []searchToken
 	negate := false
-	for _, t := range query {
+	for _, t := range query.tokens {
 		switch {
 		case t.operator == "NOT":
 			negate = true
@@ -312,39 +312,25 @@ func alternatives(query searchQuery) [][]searchToken {
 	return slices.DeleteFunc(all, func(terms []searchToken) bool { return len(terms) == 0 })
 }
 
-// bestScore returns the highest score of the alternatives. It returns 0 if no alternative matches or if there are no
-// properties.
+// bestScore returns the highest score of the alternatives: 0 if a term does not match or if there are no properties,
+// otherwise 1 plus the number of occurrences of the terms.
 func bestScore(alternatives [][]searchToken, in []property) float64 {
-	best := 0.0
+	best := 0
 	for _, terms := range alternatives {
-		best = max(best, score(terms, in))
-	}
-	return best
-}
-
-// score returns 0 if a term does not match. Otherwise it returns 1 plus the number of occurrences of the terms.
-func score(terms []searchToken, in []property) float64 {
-	if in == nil {
-		return 0
-	}
-	sum := 1
-	for _, t := range terms {
-		n := occurrences(t.term, in)
-		if (n > 0) == t.negated {
-			return 0
+		score := min(len(in), 1)
+		for _, t := range terms {
+			n := 0
+			for _, p := range in {
+				n += strings.Count(strings.ToLower(p.value), t.term)
+			}
+			if score += n; (n > 0) == t.negated {
+				score = 0
+				break
+			}
 		}
-		sum += n
+		best = max(best, score)
 	}
-	return float64(sum)
-}
-
-// occurrences counts a lower-case term in the properties.
-func occurrences(term string, in []property) int {
-	n := 0
-	for _, p := range in {
-		n += strings.Count(strings.ToLower(p.value), term)
-	}
-	return n
+	return float64(best)
 }
 
 // searchedProperties returns the properties of the document that the query searches. It returns nil if the document
@@ -353,7 +339,7 @@ func occurrences(term string, in []property) int {
 func searchedProperties(query searchQuery, d document) []property {
 	in := d.properties
 	scoped, inScope := false, false
-	for _, t := range query {
+	for _, t := range query.tokens {
 		var matches bool
 		switch t.name {
 		case "in":
@@ -435,8 +421,13 @@ func matchPositions(alternatives [][]searchToken, text []rune) [][2]int {
 	return slices.Compact(all)
 }
 
-// searchQuery is the query of a search: terms, qualifiers and operators in their order (Document B section 4.1).
-type searchQuery []searchToken
+// searchQuery is the query of a search (Document B section 4.1).
+type searchQuery struct {
+	tokens    []searchToken // terms, qualifiers and operators in their order
+	length    int           // the number of characters that count: those of the terms, with one blank between two terms
+	operators int
+	hasTerm   bool
+}
 
 // searchToken is a term, a qualifier or an operator. An empty phrase is none of these.
 type searchToken struct {
@@ -444,7 +435,6 @@ type searchToken struct {
 	name, value string // of a qualifier, such as repo and acme/widgets
 	operator    string // AND, OR or NOT
 	negated     bool   // the term or the qualifier has a leading minus
-	length      int    // of the token as written, in characters
 }
 
 var (
@@ -455,15 +445,17 @@ var (
 )
 
 // parseQuery parses any text.
-func parseQuery(q string) (query searchQuery) {
+func parseQuery(q string) searchQuery {
+	query := searchQuery{length: -1} // no blank precedes the first term
 	for _, source := range searchWord.FindAllString(q, -1) {
 		text, negated := strings.CutPrefix(source, "-")
 		unquoted := func(text string) string { return strings.ReplaceAll(text, `"`, "") }
-		t := searchToken{negated: negated, length: utf8.RuneCountInString(source)}
+		t := searchToken{negated: negated}
 		qualifier := searchQualifier.FindStringSubmatch(text)
 		switch {
 		case slices.Contains([]string{"AND", "OR", "NOT"}, source):
 			t.operator = source
+			query.operators++
 		case text == "": // a single minus
 			t.term, t.negated = source, false
 		case qualifier != nil:
@@ -471,31 +463,10 @@ func parseQuery(q string) (query searchQuery) {
 		default:
 			t.term = unquoted(text)
 		}
-		query = append(query, t)
+		if t.operator == "" && t.name == "" {
+			query.length += 1 + utf8.RuneCountInString(source)
+		}
+		query.tokens, query.hasTerm = append(query.tokens, t), query.hasTerm || t.term != ""
 	}
 	return query
-}
-
-// length returns the number of characters that count: those of the terms, with one blank between two terms.
-func (q searchQuery) length() int {
-	n := -1 // no blank precedes the first term
-	for _, t := range q {
-		if t.operator == "" && t.name == "" {
-			n += 1 + t.length
-		}
-	}
-	return n
-}
-
-func (q searchQuery) operators() (n int) {
-	for _, t := range q {
-		if t.operator != "" {
-			n++
-		}
-	}
-	return n
-}
-
-func (q searchQuery) hasTerm() bool {
-	return slices.ContainsFunc(q, func(t searchToken) bool { return t.term != "" })
 }

@@ -259,11 +259,11 @@ func FuzzSearchQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, q string) {
 		query := parseQuery(q)
 		gateway := policy.ParseSearch(q) // an independent parser
-		if len(query) != len(gateway) || query.hasTerm() != gateway.HasTerm() || query.operators() != gateway.Operators() ||
-			max(0, query.length()) != gateway.Length() {
+		if len(query.tokens) != len(gateway) || query.hasTerm != gateway.HasTerm() || query.operators != gateway.Operators() ||
+			max(0, query.length) != gateway.Length() {
 			t.Fatalf("query %q is %+v here, but %+v for the gateway", q, query, gateway)
 		}
-		for i, own := range query {
+		for i, own := range query.tokens {
 			if g := gateway[i]; own.term != g.Term || own.name != g.Name || own.value != g.Value || own.negated != g.Negated {
 				t.Errorf("query %q has the token %+v here, but %+v for the gateway", q, own, g)
 			}

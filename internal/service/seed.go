@@ -2,10 +2,7 @@ package service
 
 import (
 	"cmp"
-	"crypto/sha1"
 	"embed"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -60,7 +57,10 @@ type seeder struct {
 // seed creates the initial state. The state has the organization acme, its repositories, and the users of the tokens.
 // It has enough watchers and members for lists of several pages. The bot is that of the dialect.
 func seed(n uint64, now time.Time, bot string) *world {
-	w := &world{objects: newObjects(now.UTC().Truncate(time.Second)), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{}}
+	w := &world{
+		started: now.UTC().Truncate(time.Second), lastID: 10_000, stored: map[string]*entry{}, keys: map[string][]string{}, of: map[string][]string{},
+		kinds: newKinds(), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{},
+	}
 	s := &seeder{world: w, seedFile: seedData(), random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
 	acme := s.seedAccounts()
 	for i, d := range s.Repositories {
@@ -175,23 +175,13 @@ func (s *seeder) commits(r *repository, files map[string]string, n, weeks int) {
 		case 1:
 			c.additions, c.deletions = 0, 0
 		}
-		c.sha = hashOf(uint64(r.id), uint64(i), s.random.Uint64())
+		c.sha = shaOf(r.id, i, s.random.Uint64())
 		r.git.grow(c)
 		r.pushed = at
 	}
 }
 
 func pickText(s *seeder, from ...string) string { return from[s.random.IntN(len(from))] }
-
-// hashOf derives 40 hexadecimal digits from numbers, in the form of a Git object name.
-func hashOf(parts ...uint64) string {
-	var b []byte
-	for _, p := range parts {
-		b = binary.BigEndian.AppendUint64(b, p)
-	}
-	sum := sha1.Sum(b)
-	return hex.EncodeToString(sum[:])
-}
 
 // withParts returns the files of widgets with many small ones, and one that is too large for the search.
 func withParts(files map[string]string) map[string]string {
@@ -209,7 +199,7 @@ func (s *seeder) tags(r *repository) {
 		c := r.history()[n]
 		return newTag(c.at, name, message, c.sha, "commit", signer{c.author.name, c.author.email, c.at})
 	}
-	signed := release(100, "v1.0.0", "The first one\n"+signatureBegin+"\n\n"+hashOf(s.random.Uint64())+"\n"+signatureEnd+"\n")
+	signed := release(100, "v1.0.0", "The first one\n"+signatureBegin+"\n\n"+shaOf(s.random.Uint64())+"\n"+signatureEnd+"\n")
 	signed.reason = "valid"
 	r.git.tags = []*gitTag{signed, release(200, "v1.1.0", "The second one\n")}
 }
@@ -336,7 +326,7 @@ func (s *seeder) seedPulls(w *world, r *repository, n int) {
 	root, authors, g := r.path(), []string{"acme-owner", "acme-member", "builder-02", "outsider"}, r.git
 	for i := range n {
 		created, author, branch := s.now.Add(-time.Duration(n-i)*6*time.Hour), authors[i%len(authors)], fmt.Sprintf("part-%d", i+1)
-		c := commit{sha: hashOf(uint64(r.id), uint64(i)), message: "Replace a part", author: w.accounts[author], at: created}
+		c := commit{sha: shaOf(r.id, i), message: "Replace a part", author: w.accounts[author], at: created}
 		g.refs["heads/"+branch], g.known["heads/"+branch] = g.change(mainBranch, c, map[string]string{"part-" + itoa(i+1) + ".txt": branch}), true
 		body := doc{
 			"title": fmt.Sprintf("Replace part %d", i+1), "body": "The old part no longer fits.", "labels": []any{"enhancement"},
@@ -364,7 +354,7 @@ func (s *seeder) seedPulls(w *world, r *repository, n int) {
 		issue := w.find(root + "/issues/" + number)
 		if i%4 == 1 {
 			add("issues/comments", "issues/comments", doc{"issue": number, "body": "Does it still fit?"}, created.Add(time.Hour))
-			issue["updated_at"] = stamp(created.Add(time.Hour))
+			issue["updated_at"] = timestamp(created.Add(time.Hour))
 		}
 		if i%6 == 2 || i%6 == 5 {
 			changeIssue(issue, doc{"state": "closed"}, created.Add(2*time.Hour))
@@ -399,6 +389,20 @@ func readReference[T any](name string) (into T) {
 		panic(err) // the file is embedded
 	}
 	return into
+}
+
+// readTable returns the rows of a table of reference data, as columns.
+func readTable(name string) (rows [][]string) {
+	text, err := referenceFiles.ReadFile("reference/" + name)
+	if err != nil {
+		panic(err) // the file is embedded
+	}
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			rows = append(rows, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
+		}
+	}
+	return rows
 }
 
 func listTemplates(*Service, *request) response {

@@ -170,6 +170,8 @@ type request struct {
 	repo       *repository
 	org        *account // the organization in the path, or the owner of repo
 	team       *team
+	issue      doc // of the issue or pull request in the path
+	pull       doc // nil for an issue
 	role       *role
 	invitation *invitation
 	caller     caller
@@ -534,17 +536,10 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 		h.Set("X-Oauth-Scopes", strings.Join(req.caller.scopes, ", "))
 		h.Set("X-Accepted-Oauth-Scopes", req.op.requiredScope())
 	}
-	if resp.link != "" {
-		h.Set("Link", resp.link)
-	}
-	if resp.allow != "" {
-		h.Set("Allow", resp.allow)
-	}
-	if resp.location != "" {
-		h.Set("Location", resp.location)
-	}
-	if resp.kind != "" {
-		h.Set("Content-Type", resp.kind)
+	for name, value := range map[string]string{"Link": resp.link, "Allow": resp.allow, "Location": resp.location, "Content-Type": resp.kind} {
+		if value != "" {
+			h.Set(name, value)
+		}
 	}
 	if resp.private {
 		h.Set("Cache-Control", "private, max-age=60, s-maxage=60")

@@ -84,29 +84,28 @@ func parseTemplate(path string) []segment {
 
 var parameter = regexp.MustCompile(`\{\+?[a-z_]+\}`)
 
-// viewOf returns the template of the canonical path without parameter names.
-func viewOf(path string) string {
+// canonical returns the template of the canonical path, which names organizations, teams and users by name.
+func canonical(path string) string {
 	for _, alias := range [][2]string{
-		{"/teams/{team_id}", "/orgs/{}/teams/{}"}, {"/organizations/{org}", "/orgs/{}"},
-		{"/user/{account_id}", "/users/{}"}, {"/user/{user_id}", "/users/{}"},
+		{"/teams/{team_id}", "/orgs/{org}/teams/{team_slug}"}, {"/organizations/{org}", "/orgs/{org}"},
+		{"/user/{account_id}", "/users/{account_id}"}, {"/user/{user_id}", "/users/{user_id}"},
 	} {
 		if rest, ok := strings.CutPrefix(path, alias[0]); ok {
-			path = alias[1] + rest
-			break
+			return alias[1] + rest
 		}
 	}
-	return parameter.ReplaceAllString(path, "{}")
+	return path
 }
 
-// numeric are the parameters that match only numbers. They distinguish /user/1 from /user/repos.
-var numeric = []string{"account_id"}
+// viewOf returns the canonical template without parameter names.
+func viewOf(path string) string { return parameter.ReplaceAllString(canonical(path), "{}") }
 
 // accepts reports whether a parameter may have a value.
 func (p segment) accepts(value string) bool {
 	if value == "" || strings.HasPrefix(value, "/") || strings.HasSuffix(value, "/") || strings.Contains(value, "//") {
 		return false
 	}
-	if slices.Contains(numeric, p.name) {
+	if p.name == "account_id" { // /user/1, but not /user/repos
 		return isNumber(value)
 	}
 	base, head, isPair := strings.Cut(value, "...")
@@ -142,28 +141,22 @@ func bind(pattern []segment, path []string, values map[string]string) bool {
 	return false
 }
 
-// mostLiteral orders patterns: at the first difference, a literal precedes a pair of parameters, a pair precedes a
-// parameter, and a parameter precedes one with slashes. A longer pattern precedes its own beginning.
-func mostLiteral(a, b *Operation) int {
-	rank := func(pattern []segment, i int) int {
+// rank orders operations: at the first difference of the patterns, a literal precedes a pair of parameters, a pair
+// precedes a parameter, and a parameter precedes one with slashes. A longer pattern precedes its own beginning.
+func (op *Operation) rank() (key string) {
+	for _, p := range op.pattern {
 		switch {
-		case i >= len(pattern):
-			return 4
-		case pattern[i].text != "":
-			return 0
-		case pattern[i].head != "":
-			return 1
-		case !pattern[i].many:
-			return 2
-		}
-		return 3
-	}
-	for i := range max(len(a.pattern), len(b.pattern)) {
-		if c := cmp.Compare(rank(a.pattern, i), rank(b.pattern, i)); c != 0 {
-			return c
+		case p.text != "":
+			key += "0"
+		case p.head != "":
+			key += "1"
+		case !p.many:
+			key += "2"
+		default:
+			key += "3"
 		}
 	}
-	return 0
+	return key + "4"
 }
 
 // router finds the operation of a request.
@@ -243,7 +236,7 @@ func newRouter(operations []*Operation) *router {
 		}
 	}
 	for _, list := range r.byStart {
-		slices.SortStableFunc(list, mostLiteral)
+		slices.SortStableFunc(list, func(a, b *Operation) int { return strings.Compare(a.rank(), b.rank()) })
 	}
 	for _, op := range operations {
 		if list := r.reads[parentOf(op.view)]; strings.HasSuffix(op.view, "/{}") && list != nil && r.isList(list) {
@@ -270,12 +263,9 @@ func (r *router) match(method string, path []string) (*Operation, map[string]str
 	return nil, nil
 }
 
-// singles are paged operations that return one object.
-var singles = []string{"repos/get-commit", "repos/compare-commits", "repos/compare-commits-with-basehead"}
-
 // isList reports whether a GET operation returns a list, with or without a total.
 func (r *router) isList(op *Operation) bool {
-	if slices.Contains(singles, op.ID) || !slices.Contains(op.statuses, http.StatusOK) {
+	if slices.Contains(views.Singles, op.ID) || !slices.Contains(op.statuses, http.StatusOK) {
 		return false
 	}
 	_, name, _ := strings.Cut(op.ID, "/")

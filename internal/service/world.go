@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
@@ -15,7 +16,15 @@ import (
 // world is the state of the service. Service.mu guards it, except the tokens and the IDs and logins of accounts, which
 // never change.
 type world struct {
-	objects
+	// stored are the objects that no exact handler owns, by canonical path, such as /repos/acme/widgets/issues/3. Paths that
+	// depend on the caller begin with "/@login".
+	stored  map[string]*entry
+	started time.Time
+	lastID  int
+	kinds   map[string]kind
+	keys    map[string][]string // the keys of created objects by the path of their collection, oldest first
+	of      map[string][]string // the keys by the path of a collection, a space and what its objects belong to
+
 	byID []*account // by ascending ID
 
 	apps map[string]int // IDs of the apps created from manifests, by code
@@ -34,15 +43,12 @@ type world struct {
 
 // account is a user or an organization. Only organizations have members.
 type account struct {
-	id    int
-	login string
-	name  string
-	email string
-	// cachedObject is the JSON object of the account for the base URL cachedBase.
-	cachedObject object
-	cachedBase   string
-	members      map[string]*membership // by login; nil for a user
-	rulesets     []*ruleset
+	id       int
+	login    string
+	name     string
+	email    string
+	members  map[string]*membership // by login; nil for a user
+	rulesets []*ruleset
 
 	// Only organizations use the following fields.
 	description   string
@@ -152,10 +158,7 @@ type subscriptions []*subscription
 
 // forUser returns the subscription of a user, or nil if the user has no subscription.
 func (all subscriptions) forUser(u *account) *subscription {
-	if at := slices.IndexFunc(all, func(sub *subscription) bool { return sub.user == u }); at >= 0 {
-		return all[at]
-	}
-	return nil
+	return first(all, func(sub *subscription) bool { return sub.user == u })
 }
 
 // set adds a subscription or replaces the subscription of the same user.
@@ -172,7 +175,15 @@ func (all *subscriptions) remove(u *account) {
 func itoa(n int) string { return strconv.Itoa(n) }
 
 // timestamp formats a time in the format of the documents.
-func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05Z") }
+func timestamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// first returns the first element that matches, or the zero value.
+func first[T any](list []T, matches func(T) bool) (none T) {
+	if at := slices.IndexFunc(list, matches); at >= 0 {
+		return list[at]
+	}
+	return none
+}
 
 // installationSize returns the number of repositories and users of an installation on an organization (Document B
 // section 8.1).
@@ -185,17 +196,6 @@ func (w *world) installationSize(login string) (repositories, users int) {
 	return repositories, len(w.accounts[login].members)
 }
 
-// objects are the objects that no exact handler owns. They are stored by canonical path, such as
-// /repos/acme/widgets/issues/3. Paths that depend on the caller begin with "/@login".
-type objects struct {
-	started time.Time
-	lastID  int
-	kinds   map[string]kind
-	stored  map[string]*entry
-	keys    map[string][]string // the keys of created objects by the path of their collection, oldest first
-	of      map[string][]string // the keys by the path of a collection, a space and what its objects belong to
-}
-
 // entry is a stored object. A deleted object remains as gone.
 type entry struct {
 	fields doc
@@ -206,12 +206,6 @@ func (r *repository) path() string { return "/repos/" + r.fullName() }
 
 // spare is the number of repositories acme-labs/spare-N, which requests to delete a repository may name.
 const spare = 20
-
-func newObjects(now time.Time) objects {
-	return objects{
-		started: now, lastID: 10_000, stored: map[string]*entry{}, keys: map[string][]string{}, of: map[string][]string{}, kinds: newKinds(),
-	}
-}
 
 // seedObjects adds the repositories that only requests outside the documents use.
 func (w *world) seedObjects(now time.Time) {
@@ -330,13 +324,9 @@ func (w *world) reposOf(owner string) []*repository {
 
 // accountNamed returns the organization or the user with a login or number, or nil.
 func (w *world) accountNamed(isOrganization bool, name string) *account {
-	if a := w.accounts[strings.ToLower(name)]; a != nil && (a.members != nil) == isOrganization {
-		return a
-	}
-	if id, err := strconv.Atoi(name); err == nil && id > 0 && id <= len(w.byID) && (w.byID[id-1].members != nil) == isOrganization {
-		return w.byID[id-1]
-	}
-	return nil
+	return first(w.byID, func(a *account) bool {
+		return (a.members != nil) == isOrganization && (a.login == strings.ToLower(name) || itoa(a.id) == name)
+	})
 }
 
 // users returns all users by ID.
@@ -390,17 +380,8 @@ func (w *world) byNumber(path string) string {
 	return path
 }
 
-// isMine reports whether the response to a view depends on the caller.
-func isMine(view string) bool {
-	first, _, _ := strings.Cut(strings.TrimPrefix(view, "/"), "/")
-	switch first {
-	case "user", "issues", "notifications", "installation":
-		return true
-	}
-	return view == "/gists" || view == "/gists/starred" || strings.HasSuffix(view, "/subscription") && strings.HasPrefix(view, "/repos/") ||
-		strings.HasSuffix(view, "/notifications") && strings.HasPrefix(view, "/repos/") || strings.HasPrefix(view, "/gists/") && strings.HasSuffix(view, "/star") ||
-		view == "/orgs/{}/issues"
-}
+// isMine reports whether the response to a path depends on the caller.
+func isMine(path string) bool { return anyCovers(views.Mine, path) }
 
 // qualify adds the caller to a path whose response depends on the caller.
 func (r *request) qualify(path, view string) string {
@@ -444,24 +425,21 @@ func (s *Service) resolve(r *request) (hasTarget, isVisible bool) {
 			}
 		}
 	}
-	path := r.op.Path
-	if number, ok := values["team_id"]; ok && strings.HasPrefix(path, "/teams/") {
-		if r.org, r.team = w.teamWithID(number); r.team != nil {
-			path = "/orgs/{org}/teams/{team_slug}" + strings.TrimPrefix(path, "/teams/{team_id}")
+	if strings.HasPrefix(r.op.view, "/orgs/{}/teams/{}") {
+		if number, byID := values["team_id"]; byID {
+			r.org, r.team = w.teamWithID(number)
+		} else if r.org != nil {
+			r.team = r.org.teamNamed(values["team_slug"])
+		}
+		if isVisible = isVisible && r.team != nil; r.team != nil {
 			values["org"], values["team_slug"] = r.org.login, r.team.slug
 		}
-		isVisible = isVisible && r.team != nil
 	}
-	if slug, ok := values["team_slug"]; ok && strings.HasPrefix(r.op.view, "/orgs/{}/teams/") {
-		if r.org != nil {
-			r.team = r.org.teamNamed(slug)
-		}
-		isVisible = isVisible && r.team != nil
+	if number := cmp.Or(values["issue_number"], values["pull_number"]); number != "" && r.repo != nil {
+		r.issue, r.pull = w.find(r.repo.path()+"/issues/"+escape(number)), w.find(r.repo.path()+"/pulls/"+escape(number))
+		isVisible = isVisible && r.issue != nil && (values["pull_number"] == "" || r.pull != nil)
 	}
-	path = strings.Replace(path, "/organizations/{org}", "/orgs/{org}", 1)
-	path = strings.Replace(path, "/user/{account_id}", "/users/{account_id}", 1)
-	path = strings.Replace(path, "/user/{user_id}", "/users/{user_id}", 1)
-	r.path = expand(path, values)
+	r.path = expand(canonical(r.op.Path), values)
 	return hasTarget, hasTarget && isVisible
 }
 
