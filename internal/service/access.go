@@ -48,7 +48,7 @@ func tokens() map[string]caller {
 		Scopes                []string
 		Grants                grants
 		All                   bool
-	}]("tokens.yaml") {
+	}]("tokens.yaml")() {
 		c := caller{kind: d.Kind, account: d.Account, token: d.Token, login: d.Login, scopes: d.Scopes, grants: d.Grants}
 		if d.All {
 			c.grants = allGrants()

@@ -31,7 +31,7 @@ const configurationResource = "CodeSecurityConfiguration"
 // configurationSchema returns the schema of the body that creates a configuration (Document A section 4.2).
 func configurationSchema(bot string) *valueSchema {
 	schema := valueSchema{kind: "record"}
-	for _, m := range bodySchemas[configurationResource].members {
+	for _, m := range bodySchemas()[configurationResource].members {
 		if rest, ok := strings.CutPrefix(m.name, documentedBot+"_"); ok {
 			m.name = bot + "_" + rest
 		}

@@ -47,7 +47,7 @@ type part struct{ Collection, Member, Param string }
 // partOf returns the part that a route with a view shows, if it shows one.
 func (w *world) partOf(view string) (part, bool) {
 	below := strings.TrimPrefix(view, inRepo)
-	if p, ok := views.Parts[below]; ok {
+	if p, ok := views().Parts[below]; ok {
 		return p, true
 	}
 	_, isCollection := w.kinds[below]

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // changes records which writes changed which topics. A topic is the canonical path of a read, sometimes followed by "
@@ -117,13 +118,13 @@ func (s *Service) touchTree(r *request) {
 	if r.Method == http.MethodDelete {
 		r.touch(r.qualify(r.path, r.op.view) + "/**")
 	}
-	for path, view := r.path, r.op.view; view != "" && !anyCovers(views.Roots, view); path, view = parentOf(path), parentOf(view) {
+	for path, view := r.path, r.op.view; view != "" && !anyCovers(views().Roots, view); path, view = parentOf(path), parentOf(view) {
 		r.touch(r.qualify(path, view))
 		_, isItem := s.router.items[view]
 		if isItem {
 			r.touch(r.qualify(parentOf(path), parentOf(view)))
 		}
-		if (isItem || s.router.reads[view] != nil) && !anyCovers(views.Embedded, view) {
+		if (isItem || s.router.reads[view] != nil) && !anyCovers(views().Embedded, view) {
 			return
 		}
 	}
@@ -149,7 +150,7 @@ func anyCovers(patterns []string, path string) bool {
 func (s *Service) topicsOf(r *request) []string {
 	path := r.qualify(r.path, r.op.view)
 	switch {
-	case anyCovers(views.Delayed, r.op.view):
+	case anyCovers(views().Delayed, r.op.view):
 		return nil
 	case r.repo == nil && strings.HasSuffix(r.op.view, "/issues"):
 		if filter := r.issueFilter(); filter != "all" {
@@ -167,7 +168,7 @@ func (s *Service) topicsOf(r *request) []string {
 // applyEffects touches what the table of effects adds to a write, and announces the write to the webhooks.
 func (s *Service) applyEffects(r *request) {
 	path, _ := decodePath(r.path)
-	for _, e := range effects {
+	for _, e := range effects() {
 		values := map[string]string{"@": r.caller.name()}
 		if e.method != "" && e.method != r.Method || !bind(e.pattern, path, values) {
 			continue
@@ -193,7 +194,7 @@ type effect struct {
 	topics  []string
 }
 
-var effects = func() (list []effect) {
+var effects = sync.OnceValue(func() (list []effect) {
 	short := strings.NewReplacer("~", "/repos/{owner}/{repo}", "^", "/orgs/{org}")
 	for _, column := range readTable("effects.tsv") {
 		method, path, hasMethod := strings.Cut(short.Replace(column[0]), " ")
@@ -203,7 +204,7 @@ var effects = func() (list []effect) {
 		list = append(list, effect{method, parseTemplate(path), column[1], strings.Fields(short.Replace(column[2]))})
 	}
 	return list
-}()
+})
 
 // Event is a webhook event of a write.
 type Event struct {

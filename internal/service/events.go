@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -199,9 +200,9 @@ var (
 
 // validate returns an error for members that the event does not accept, and for invalid values.
 func (b eventBody) validate() error {
-	kind, known := eventKinds[b.Event]
+	kind, known := eventKinds()[b.Event]
 	if !known {
-		return fmt.Errorf("event: %q: must be one of %s", b.Event, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
+		return fmt.Errorf("event: %q: must be one of %s", b.Event, strings.Join(slices.Sorted(maps.Keys(eventKinds())), ", "))
 	}
 	given := map[string]bool{
 		"action": b.Action != "", "repository": b.Repository != "", "ref": b.Ref != "", "commits": b.Commits != nil,
@@ -246,7 +247,7 @@ func (s *Service) payload(e *event, to string) object {
 		"action": e.action == "", "enterprise": true, "installation": to != onApp, "organization": e.organization == nil, "repository": e.repository == nil,
 	}
 	var o object
-	for name := range strings.FieldsSeq(eventKinds[e.name].Payload) {
+	for name := range strings.FieldsSeq(eventKinds()[e.name].Payload) {
 		name, optional := strings.CutSuffix(name, "?")
 		if !optional || !isAbsent[name] {
 			o = append(o, field{name, e.member(name, values)})
@@ -255,17 +256,19 @@ func (s *Service) payload(e *event, to string) object {
 	return o
 }
 
-var payloadTemplates = maps.Collect(func(yield func(name, template string) bool) {
+var payloadTemplates = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
 	for _, column := range readTable("payloads.tsv") {
-		yield(column[0], column[1])
+		all[column[0]] = column[1]
 	}
+	return all
 })
 
 var placeholder = regexp.MustCompile(`\$[a-z_]+(:[a-z/-]+)?`)
 
 // member returns a member of the payload: an expanded template, or the value with the name.
 func (e *event) member(name string, values map[string]any) any {
-	template, ok := payloadTemplates[name]
+	template, ok := payloadTemplates()[name]
 	if !ok {
 		return values[name]
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/vektah/gqlparser/v2"
 	"github.com/vektah/gqlparser/v2/ast"
@@ -21,7 +22,9 @@ import (
 //go:embed schema.graphql
 var schemaText string
 
-var schema = gqlparser.MustLoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
+var schema = sync.OnceValue(func() *ast.Schema {
+	return gqlparser.MustLoadSchema(&ast.Source{Name: "schema.graphql", Input: schemaText})
+})
 
 // These constants bound the tokens in the text of a GraphQL request, and the fields of the request and of its response.
 const (
@@ -64,14 +67,14 @@ func (s *Service) readGraphQL(body []byte) *graphQLCall {
 		selected := input.OperationName == "" || o.Name == input.OperationName
 		call.mutates = call.mutates || selected && o.Operation == ast.Mutation
 	}
-	if errs := validator.ValidateWithRules(schema, document, nil); len(errs) > 0 {
+	if errs := validator.ValidateWithRules(schema(), document, nil); len(errs) > 0 {
 		return fail(errs...)
 	}
 	operation := document.Operations.ForName(input.OperationName)
 	if operation == nil {
 		return fail(gqlerror.Errorf("No operation named %q", input.OperationName))
 	}
-	if call.variables, err = validator.VariableValues(schema, operation, input.Variables); err != nil {
+	if call.variables, err = validator.VariableValues(schema(), operation, input.Variables); err != nil {
 		return fail(gqlerror.WrapIfUnwrapped(err))
 	}
 	call.operation = operation
@@ -170,7 +173,7 @@ func (n node) value(f *ast.Field) any {
 	}
 	stored := n.stored[strings.ToLower(upperCase.ReplaceAllString(f.Name, "_$0"))]
 	switch text, isText := stored.(string); {
-	case isText && schema.Types[f.Definition.Type.Name()].Kind == ast.Enum:
+	case isText && schema().Types[f.Definition.Type.Name()].Kind == ast.Enum:
 		return strings.ToUpper(text)
 	case stored == nil && f.Definition.Type.String() == "String!":
 		return ""
@@ -250,7 +253,7 @@ func (call *graphQLCall) collectFields(set ast.SelectionSet, typeName string, vi
 
 // isOfType reports whether a fragment with a type condition applies to an object type.
 func isOfType(typeName, condition string) bool {
-	return typeName == "" || condition == "" || slices.ContainsFunc(schema.PossibleTypes[condition], func(d *ast.Definition) bool { return d.Name == typeName })
+	return typeName == "" || condition == "" || slices.ContainsFunc(schema().PossibleTypes[condition], func(d *ast.Definition) bool { return d.Name == typeName })
 }
 
 // included reports whether the directives @skip and @include select an item.

@@ -58,8 +58,8 @@ func (e *execution) query() node {
 		"search":    resolver(e.search),
 		"rateLimit": e.rateLimit(),
 		"__type": resolver(func(_ *ast.Field, arguments map[string]any) any {
-			if name, _ := arguments["name"].(string); schema.Types[name] != nil {
-				return introspected(schema.Types[name])
+			if name, _ := arguments["name"].(string); schema().Types[name] != nil {
+				return introspected(schema().Types[name])
 			}
 			return nil
 		}),
@@ -126,7 +126,7 @@ func (e *execution) find(id string) (r *repository, issue, pull doc) {
 			continue
 		}
 		issue, pull := e.s.world.numbered(r, n%maxNumber)
-		if issue != nil && prefix == views.NodePrefixes[map[bool]string{true: "/pulls", false: "Issue"}[pull != nil]] {
+		if issue != nil && prefix == views().NodePrefixes[map[bool]string{true: "/pulls", false: "Issue"}[pull != nil]] {
 			return r, issue, pull
 		}
 	}

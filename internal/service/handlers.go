@@ -164,7 +164,7 @@ func (s *Service) genericPost(r *request, path string) response {
 
 // act runs an action on the object above the path of the request, such as POST .../runs/7/cancel.
 func (s *Service) act(r *request, path string) response {
-	if slices.Contains(views.ReadOnlyPosts, r.op.ID) {
+	if slices.Contains(views().ReadOnlyPosts, r.op.ID) {
 		r.seq = 0
 		return response{status: r.op.created(), body: doc{}}
 	}
@@ -319,7 +319,7 @@ func (op *Operation) wrapper() string {
 	case last == "repositories" && slices.Contains([]string{"actions", "codespaces", "dependabot", "apps"}, op.category):
 		return last
 	}
-	return views.Wrappers[last]
+	return views().Wrappers[last]
 }
 
 // keyOf returns the key of the object at a path.

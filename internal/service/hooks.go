@@ -101,12 +101,12 @@ func (k *hook) checkEvents() error {
 		return errors.New(`events: must name at least one event, or be ["*"]`)
 	}
 	for i, name := range k.Events {
-		switch kind, known := eventKinds[name]; {
+		switch kind, known := eventKinds()[name]; {
 		case name == "*" && len(k.Events) == 1:
 		case name == "*":
 			return fmt.Errorf(`events[%d]: "*" must be the only element`, i)
 		case !known:
-			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(eventKinds)), ", "))
+			return fmt.Errorf("events[%d]: %q: must be one of %s", i, name, strings.Join(slices.Sorted(maps.Keys(eventKinds())), ", "))
 		case !kind.isAvailableTo(k.kind):
 			return fmt.Errorf("events[%d]: %s is not available to webhooks of kind %s; available to %s", i, name, k.kind, strings.Join(kind.Targets, ", "))
 		}
@@ -116,7 +116,7 @@ func (k *hook) checkEvents() error {
 
 // receives reports whether a webhook receives an event (Document B section 6.2).
 func (k *hook) receives(e *event) bool {
-	kind := eventKinds[e.name]
+	kind := eventKinds()[e.name]
 	switch {
 	case !kind.isAvailableTo(k.kind), k.Events[0] != "*" && !slices.Contains(k.Events, e.name):
 		return false

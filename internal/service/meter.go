@@ -77,7 +77,7 @@ var limitRules = readReference[struct {
 	Rules     []struct{ Method, Part, Resource string }
 	NoContent []string `yaml:"no_content"`
 	Endpoints map[string]string
-}]("limits.yaml")
+}]("limits.yaml")()
 
 // newMeter returns a meter for the limits and resources of a configuration.
 func newMeter(c Config) *meter {

@@ -20,7 +20,7 @@ func userObject(req *request, a *account) object {
 	}
 }
 
-func nodeID(kind string, id int) string { return views.NodePrefixes[kind] + "_" + itoa(id) }
+func nodeID(kind string, id int) string { return views().NodePrefixes[kind] + "_" + itoa(id) }
 
 // minimalRepository returns the repository object of a search result. It has the owner and the URL fields (Document B
 // section 2.1).
@@ -31,7 +31,7 @@ func minimalRepository(req *request, r *repository) object {
 		{"owner", userObject(req, r.owner)}, {"private", r.private}, {"html_url", html}, {"description", r.description},
 		{"fork", false}, {"url", api},
 	}
-	for _, u := range views.RepositoryURLs {
+	for _, u := range views().RepositoryURLs {
 		o = append(o, field{u[0], api + u[1]})
 	}
 	host := strings.TrimPrefix(strings.TrimPrefix(req.base, "https://"), "http://")

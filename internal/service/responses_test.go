@@ -207,7 +207,7 @@ func TestRepositoryPermissionsDependOnTheCaller(t *testing.T) {
 
 func TestNodeIDPrefixesAreUnique(t *testing.T) {
 	kinds := map[string]string{}
-	for kind, prefix := range views.NodePrefixes {
+	for kind, prefix := range views().NodePrefixes {
 		if kinds[prefix] != "" || prefix == "" {
 			t.Errorf("%s and %s share the prefix %q", kind, kinds[prefix], prefix)
 		}

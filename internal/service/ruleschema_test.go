@@ -64,7 +64,7 @@ func TestRuleParametersAreValidated(t *testing.T) {
 			time.Sleep(time.Hour) // stay within the limits of content creation
 		}
 		want := append(slices.Collect(maps.Keys(documentedRules)), "code_scanning")
-		for _, m := range bodySchemas["Ruleset"].members {
+		for _, m := range bodySchemas()["Ruleset"].members {
 			if m.name == "rules" {
 				t.wantEqual("types of the documents", sorted(want), sorted(slices.Clone(m.schema.element.choices)))
 			}

@@ -170,7 +170,7 @@ func changeRuleset(req *request, set *ruleset, others []*ruleset) *response {
 		old = encode(set)
 	}
 	changed := ruleset{id: set.id, owner: set.owner, repository: set.repository, created: set.created}
-	body, problem := bodySchemas["Ruleset"].body("Ruleset", old, req.raw)
+	body, problem := bodySchemas()["Ruleset"].body("Ruleset", old, req.raw)
 	if problem != nil {
 		return problem
 	}

@@ -142,7 +142,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		}
 	case "key":
 		if view == "/codes_of_conduct" {
-			return codesOfConduct[0].Key
+			return codesOfConduct()[0].Key
 		}
 	case "branch", "head":
 		return branch
@@ -243,17 +243,16 @@ func (x *sampler) special(name string) string {
 	return ""
 }
 
-// sampleBodies are the rows of reference/samples.tsv.
-var sampleBodies = readTable("samples.tsv")
-
 // body returns the body of the request, or "".
 func (x *sampler) body() string {
 	g, text, issues := x.repo.git, `{"name":"$name","title":"$name","body":"A sample.","description":"$name"}`, x.world.all(x.repo.path()+"/issues")
 	if x.op.Method == http.MethodDelete {
 		text = ""
 	}
-	if at := slices.IndexFunc(sampleBodies, func(row []string) bool { return row[0] == x.op.ID }); at >= 0 {
-		text = sampleBodies[at][1]
+	for _, row := range readTable("samples.tsv") {
+		if row[0] == x.op.ID {
+			text = row[1]
+		}
 	}
 	// issue returns the ID of an issue of a parent, or 0.
 	issue := func(parent string) string {

@@ -197,7 +197,7 @@ func (s *valueSchema) body(resource string, old, body []byte) (object, *response
 // readBody stores the body of a request, which the schema with a name validates, in a structure.
 func readBody(body []byte, name string, into any) *response {
 	resource, _, _ := strings.Cut(name, "/")
-	value, problem := bodySchemas[name].body(resource, nil, body)
+	value, problem := bodySchemas()[name].body(resource, nil, body)
 	if problem == nil {
 		store(value, into)
 	}

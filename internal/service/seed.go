@@ -45,7 +45,7 @@ type seedFile struct {
 	Configurations []struct{ Repository, Default, Body string }
 }
 
-var seedData = sync.OnceValue(func() seedFile { return readReference[seedFile]("seed.yaml") })
+var seedData = readReference[seedFile]("seed.yaml")
 
 type seeder struct {
 	*world
@@ -379,16 +379,19 @@ type codeOfConduct struct {
 
 var codesOfConduct = readReference[[]codeOfConduct]("codes_of_conduct.yaml")
 
-// readReference returns the content of a file of reference data.
-func readReference[T any](name string) (into T) {
-	text, err := referenceFiles.ReadFile("reference/" + name)
-	if err == nil {
-		err = yaml.Load(text, &into)
-	}
-	if err != nil {
-		panic(err) // the file is embedded
-	}
-	return into
+// readReference returns a function that returns the content of a file of reference data. Only its first call reads the
+// file, so that other commands of the program start without the reference data.
+func readReference[T any](name string) func() T {
+	return sync.OnceValue(func() (into T) {
+		text, err := referenceFiles.ReadFile("reference/" + name)
+		if err == nil {
+			err = yaml.Load(text, &into)
+		}
+		if err != nil {
+			panic(err) // the file is embedded
+		}
+		return into
+	})
 }
 
 // readTable returns the rows of a table of reference data, as columns.
@@ -437,11 +440,11 @@ func codeOfConductObject(req *request, c codeOfConduct) object {
 }
 
 func listCodesOfConduct(_ *Service, req *request) response {
-	return response{status: http.StatusOK, body: renderAll(codesOfConduct, func(c codeOfConduct) object { return codeOfConductObject(req, c) })}
+	return response{status: http.StatusOK, body: renderAll(codesOfConduct(), func(c codeOfConduct) object { return codeOfConductObject(req, c) })}
 }
 
 func getCodeOfConduct(s *Service, req *request) response {
-	for _, c := range codesOfConduct {
+	for _, c := range codesOfConduct() {
 		if c.Key == req.params["key"] {
 			return response{status: http.StatusOK, body: append(codeOfConductObject(req, c), field{"body", c.Body})}
 		}

@@ -265,7 +265,7 @@ func (r *router) match(method string, path []string) (*Operation, map[string]str
 
 // isList reports whether a GET operation returns a list, with or without a total.
 func (r *router) isList(op *Operation) bool {
-	if slices.Contains(views.Singles, op.ID) || !slices.Contains(op.statuses, http.StatusOK) {
+	if slices.Contains(views().Singles, op.ID) || !slices.Contains(op.statuses, http.StatusOK) {
 		return false
 	}
 	_, name, _ := strings.Cut(op.ID, "/")

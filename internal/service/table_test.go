@@ -145,7 +145,7 @@ func TestRandomTrafficKeepsRevisions(t *testing.T) {
 		}
 		old, known := seen[target]
 		op := s.Match(http.MethodGet, strings.Split(target, "?")[0])
-		if known && !anyCovers(views.Delayed, op.view) && !bytes.Equal(old.body, now.body) && old.revision == now.revision && !reported[op.ID] {
+		if known && !anyCovers(views().Delayed, op.view) && !bytes.Equal(old.body, now.body) && old.revision == now.revision && !reported[op.ID] {
 			reported[op.ID] = true
 			t.Errorf("%s: after %s, GET %s has another body, but still revision %s:\n%s\n%s", op.ID, after, target, now.revision, old.body, now.body)
 		}

@@ -381,7 +381,7 @@ func (w *world) byNumber(path string) string {
 }
 
 // isMine reports whether the response to a path depends on the caller.
-func isMine(path string) bool { return anyCovers(views.Mine, path) }
+func isMine(path string) bool { return anyCovers(views().Mine, path) }
 
 // qualify adds the caller to a path whose response depends on the caller.
 func (r *request) qualify(path, view string) string {
