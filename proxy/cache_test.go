@@ -186,53 +186,6 @@ func TestResponseFetchedDuringAWriteIsStale(t *testing.T) {
 	})
 }
 
-func TestTruncatedBodyIsNotStored(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		status int // 0 if the response breaks off after its header
-		write  func(http.ResponseWriter)
-	}{
-		{"small with a length", http.StatusBadGateway, func(w http.ResponseWriter) {
-			w.Header().Set("Content-Length", "1000")
-			_, _ = fmt.Fprint(w, "half")
-			_ = http.NewResponseController(w).Flush()
-		}},
-		{"with a length", 0, func(w http.ResponseWriter) {
-			w.Header().Set("Content-Length", "100000")
-			_, _ = fmt.Fprint(w, "half")
-			_ = http.NewResponseController(w).Flush()
-		}},
-		{"chunked", 0, func(w http.ResponseWriter) {
-			_, _ = fmt.Fprint(w, "half")
-			_ = http.NewResponseController(w).Flush()
-		}},
-	} {
-		bubble(t, c.name, func(t *testing.T) {
-			broken := true
-			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
-				if broken {
-					c.write(w)
-					panic(http.ErrAbortHandler)
-				}
-				_, _ = fmt.Fprint(w, "whole")
-			})
-			first := w.try(http.MethodGet, "/gitignore/templates", nil)
-			switch {
-			case c.status != 0:
-				w.want("status", first.StatusCode, c.status)
-			case first.err == nil:
-				t.Errorf("the client got a complete response: %v %q", first.Response, first.body)
-			}
-			r := w.recent()[0]
-			w.want("record", fmt.Sprint(r.Status, r.Error != "", r.Cache.Stored), "502 true false")
-			broken = false
-			second := w.get("/gitignore/templates")
-			w.want("body", second.body, "whole")
-			w.want("requests upstream", w.upstreamSaw(), 2)
-		})
-	}
-}
-
 func TestLargeBodyIsForwardedButNotStored(t *testing.T) {
 	for name, c := range map[string]struct {
 		size   int
