@@ -68,6 +68,7 @@ func (f *fleet) awaitCertificate(ca *testservers.ACME, address string) (serial s
 // TestCertificateOrderSurvivesKilledReplica kills the replica that orders the certificate. The second replica must
 // order the certificate instead. After its restart, the first replica must serve the same certificate.
 func TestCertificateOrderSurvivesKilledReplica(t *testing.T) {
+	t.Parallel() // mostly waits for the end of a lock
 	f := emptyFleet(t)
 	f.store = oneRedis(f)
 	free := testservers.FreeAddress
