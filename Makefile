@@ -39,7 +39,7 @@ SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 
 # "make race" checks fewer cases, with new seeds. The detector finds a race in any of them.
-FEWER = RAPID_CHECKS=10 WEIR_SCENARIOS=40 WEIR_HTTP_SCENARIOS=4 WEIR_CALLS=1000 WEIR_KILLS=2
+FEWER = RAPID_CHECKS=10 WEIR_SCENARIOS=40 WEIR_HTTP_SCENARIOS=4 WEIR_CALLS=1000 WEIR_WALK_SEEDS=4 WEIR_KILLS=2
 
 # The settings of "make simulations". docs/internals/tests.md describes them.
 LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_FAIR_SCENARIOS=2 WEIR_REDIS_SCENARIOS=2 WEIR_WINDOWS=2 WEIR_PURGES=1000 WEIR_WRITES=1000 WEIR_CACHE_REQUESTS=4000 WEIR_CALLS=10000 WEIR_TOKENS=3000 WEIR_FLEET_MINUTES=60
@@ -48,7 +48,7 @@ LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_
 # those of shorter tests: the random walk, TestNoLimitIsExceeded, TestNoLimitIsExceededOverRedis, TestNoLimitIsExceededOverHTTP,
 # TestFollowersOfALargeBody.
 SERIAL = EveryOperation|LostAccessEnds|UncertainAndFailedWrites|HonestService|LearnedEstimates|RandomTrafficKeepsRevisions|ReplicaLagIsThatOfAReplica
-RACELESS = ^Test($(SERIAL)|LargePayloads|EachOpenDefect|ScopesOverTheWholeAPI|AgentsLeave|StepsOfTheRedisClock|ReplicasTogether|NoLimitIsExceededByManyReplicas|ClientsShare|FaultyLedgers|ConstantOutsideUse|IdleAccountsCost|ManyAccountsAreRestored|SaturatedAccountsContinue|LongNamesInGraphQL|LargeBodyIsForwarded|ADay|AFleetOfGH|PollingCosts|SaturationUsesTheLimits)
+RACELESS = ^Test($(SERIAL)|LargePayloads|EachOpenDefect|ScopesOverTheWholeAPI|AgentsLeave|StepsOfTheRedisClock|ReplicasTogether|NoLimitIsExceededByManyReplicas|ClientsShare|FaultyLedgers|ConstantOutsideUse|IdleAccountsCost|ReplayPredicts|ManyAccountsAreRestored|SaturatedAccountsContinue|LongNamesInGraphQL|LargeBodyIsForwarded|ADay|AFleetOfGH|PollingCosts|SaturationUsesTheLimits)
 
 # The end-to-end tests that measure memory or speed run without the race detector, which needs much of both.
 MEASURED = ^(TestFloods|TestLargeTransfersNeedLittleMemory|TestSilentTrafficNeedsLittleMemory|TestDistantDownloadIsFast)$$
