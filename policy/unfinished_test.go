@@ -22,6 +22,10 @@ func TestUnfinished(t *testing.T) {
 		{"checks/get-suite", `{"status":"queued"}`, true},
 		{"repos/get-latest-pages-build", `{"status":"building"}`, true},
 		{"code-scanning/get-sarif", `{"processing_status":"pending"}`, true},
+		{"graphql", `{"data":{"repository":{"pullRequest":{"mergeable":"UNKNOWN"}}}}`, true},
+		{"graphql", `{"data":{"node":{"statusCheckRollup":{"state":"PENDING"}}}}`, true},
+		{"graphql", `{"data":{"node":{"checkRuns":{"nodes":[{"status":"IN_PROGRESS","conclusion":null}]}}}}`, true},
+		{"graphql", `{"data":{"node":{"mergeable":"MERGEABLE","mergeStateStatus":"CLEAN","state":"OPEN","status":"COMPLETED"}}}`, false},
 		{"issues/get", `{"status":"queued","state":"pending"}`, false},
 	} {
 		if got := CatalogueOf("github").Operation(c.id).Unfinished([]byte(c.body)); got != c.want {

@@ -300,6 +300,20 @@ func TestRuleStoresAQuery(t *testing.T) {
 	})
 }
 
+func TestStoredQueryAboutAnUnfinishedStateIsRequestedSoon(t *testing.T) {
+	for body, requests := range map[string]int{
+		`{"data":{"repository":{"pullRequest":{"mergeable":"UNKNOWN"}}}}`:   2,
+		`{"data":{"repository":{"pullRequest":{"mergeable":"MERGEABLE"}}}}`: 1,
+	} {
+		setup(replies(body, "Content-Type: application/json"), asGitHub, storingLists()).sub(t, body, func(w *world) {
+			w.ask(listIssues("widgets"))
+			time.Sleep(6 * time.Second)
+			w.ask(listIssues("widgets"))
+			w.want("requests upstream", w.upstreamSaw(), requests)
+		})
+	}
+}
+
 // A response is stored by an operation or a root field. The rules for gh store its queries only.
 func TestRulesOfStoredQueries(t *testing.T) {
 	rules := policy.GraphQLCache{Rules: []policy.GraphQLCacheRule{{Field: "viewer", TTL: 10 * time.Second}, {Field: "node", TTL: 5 * time.Second}, {Operation: "List", TTL: 20 * time.Second}}}
