@@ -103,6 +103,9 @@ func (c *initCACommand) names(p *process) ([]string, error) {
 		return nil, &exit{exitUsage, "no names: give --config FILE or --name NAME"}
 	}
 	for i, name := range names {
+		if strings.ContainsAny(name, " \t/:@") {
+			return nil, &exit{exitUsage, fmt.Sprintf("--name: %q: must be only a host name such as api.example.com, without scheme and port", name)}
+		}
 		names[i] = strings.ToLower(name)
 	}
 	slices.Sort(names)

@@ -372,7 +372,7 @@ func (g *gateway) apply(c *config.Config) error {
 	if before := g.current.Load(); before != nil {
 		earlier = before.callers
 	}
-	callers.MergeRenamed(earlier, g.store.Merge)
+	callers.MergeRenamed(earlier, g.store.Rename)
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
 	for _, w := range c.Warnings(time.Now()) {

@@ -66,6 +66,17 @@ func TestMistakesNameKeyValueAndRemedy(t *testing.T) {
 	}
 }
 
+// TestMistakesOfArgumentsNameARemedy runs commands with arguments that look right.
+func TestMistakesOfArgumentsNameARemedy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	write(t, file, "upstream: {url: \"https://api.github.com\"}\n")
+	for _, name := range []string{"https://api.example.com", "api.example.com:443", "x y"} {
+		wantWeir(t, exitUsage, fmt.Sprintf("--name: %q: must be only a host name such as api.example.com", name), "ca", "init", "--out", t.TempDir(), "--name="+name)
+	}
+	wantWeir(t, exitUsage, "is a directory; give the path of an access log", "replay", "--config", file, t.TempDir())
+	wantWeir(t, exitFailure, "listen: stat /none: no such file or directory; create the folder", "serve", "--config", file, "--listen", "unix:/none/weir.sock")
+}
+
 // TestCertificatesThatEndAreNamed checks the warnings of weir check, of the start and of a reload.
 func TestCertificatesThatEndAreNamed(t *testing.T) {
 	dir := t.TempDir()

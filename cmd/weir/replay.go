@@ -47,6 +47,9 @@ func (c *replayCommand) Run(p *process) error {
 			return &exit{exitUsage, "read log: " + err.Error() + "; give the path of an access log"}
 		}
 		defer func() { _ = file.Close() }()
+		if info, err := file.Stat(); err == nil && info.IsDir() {
+			return &exit{exitUsage, "read log " + name + ": is a directory; give the path of an access log"}
+		}
 		logs = append(logs, &replay.Log{Name: name, Reader: file, Format: replay.Format(c.Format), SkipInvalid: c.Skip})
 	}
 	if isTerminal(p.stderr) {

@@ -33,6 +33,8 @@ type ledger interface {
 type store interface {
 	ledger
 	Configure(limits.Rules)
+	// Rename is like Merge for a name that the configuration has changed. The other replicas may use the account from.
+	Rename(from, into string, kind policy.CallerKind)
 	// Run does background work until the context ends. Afterwards Leave returns the leases to the other replicas, and no request may
 	// follow. No call may follow Close.
 	Run(ctx context.Context)
@@ -63,6 +65,9 @@ type marks interface {
 
 // memoryStore is a store of this process.
 type memoryStore struct{ *limits.Memory }
+
+// Rename implements [store].
+func (s memoryStore) Rename(from, into string, kind policy.CallerKind) { s.Merge(from, into, kind) }
 
 // Leave implements [store].
 func (memoryStore) Leave(context.Context) error { return nil }

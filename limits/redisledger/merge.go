@@ -11,10 +11,21 @@ import (
 // Merge implements [limits.Names]. The replica merges its own part of both accounts. The other replicas merge their
 // parts when they learn the alias: from their next round trip about the account from, or from [Ledger.ShareAliases]. The next
 // round trips return the leases of the account from, and send the use and the cool-down of the merged account.
-func (l *Ledger) Merge(from, into string, kind policy.CallerKind) {
+func (l *Ledger) Merge(from, into string, kind policy.CallerKind) { l.link(from, into, kind, false) }
+
+// Rename is like Merge for names in the configuration: the other replicas learn the alias even if this replica has not used the account
+// from, because they may have.
+func (l *Ledger) Rename(from, into string, kind policy.CallerKind) { l.link(from, into, kind, true) }
+
+func (l *Ledger) link(from, into string, kind policy.CallerKind, tell bool) {
 	l.mu.Lock()
 	from, into, merged := l.aliases.Add(from, into, l.now())
 	source := l.accounts[from]
+	if merged && tell && source == nil {
+		source = newAccount(from, kind)
+		source.full = l.forgotten
+		l.add(source)
+	}
 	if !merged || source == nil {
 		l.mu.Unlock()
 		return

@@ -91,6 +91,20 @@ func TestMergeReachesOtherReplicasWithTheirNextCall(t *testing.T) {
 	}
 }
 
+// A replica renames an account that only another replica uses. Both names share one limit.
+func TestRenameReachesTheReplicaThatUsesTheFormerName(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claimOf("token a", 500), "before the change"), true)
+		p.r1.Rename("token a", "bot", policy.User)
+		p.heartbeat(p.both()...)
+		p.mustAdmit(p.r2, p.claimOf("token a", 100), "within the points of both names")
+		if p.admit(p.r1, p.claimOf("bot", 400)) {
+			p.Error("a claim was granted beyond the points of both names")
+		}
+		p.mustAdmit(p.r1, p.claimOf("bot", 200), "within the points of both names")
+	})
+}
+
 // A claim whose account is merged during the round trip is decided by the merged account, and its tokens are returned.
 func TestMergeDuringARoundTrip(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
