@@ -50,6 +50,8 @@ const (
 	// maxFollowed bounds the calls that one request follows without a usable result. Counted are a stored or shared response
 	// that the client may not use, and, during statistics, any other result without a response.
 	maxFollowed = 3
+	// pollPatience is the time for which a request that may be a long poll waits for the response header of another request.
+	pollPatience = 5 * time.Second
 	// shortWait is the time for which a request follows a paused call, if the request might get a permit sooner than
 	// the call.
 	shortWait = 50 * time.Millisecond
@@ -111,6 +113,9 @@ func (g *Gateway) join(a *attempt, method string, skipped int) (c *coalesce.Call
 	caller := a.identity.Caller
 	q := coalesce.Question{
 		Key: g.callKey(a, method, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
+	}
+	if a.match.Operation.HeaderSilence(0) > 0 {
+		q.Patience = pollPatience
 	}
 	return g.Background.calls.Join(q, func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) })
 }

@@ -127,3 +127,42 @@ func TestLeavingASilentStreamFreesTheSlot(t *testing.T) {
 		})
 	}
 }
+
+// Identical requests that may be long polls do not wait for each other. They share a body whose header arrived in time.
+func TestLongPollsDoNotWaitForEachOther(t *testing.T) {
+	upstream := byPath(nil, map[string]http.HandlerFunc{
+		"/message": silent("text/plain", 50*time.Second, 0), "/gitignore/templates/Go": silent("text/plain", 25*time.Second, 0),
+		"/archive": func(w http.ResponseWriter, r *http.Request) {
+			setFields(w, "Cache-Control: max-age=60", "Content-Length: 13")
+			silent("text/plain", time.Second, 25*time.Second)(w, r)
+		},
+	})
+	api, files := func(*Config) {}, func(c *Config) { c.Catalogue, c.Host = policy.Files, "files.test" }
+	for _, c := range []struct {
+		name, path     string
+		host           option
+		replicas, sent int
+		took           time.Duration
+	}{
+		{"polls", "/message", api, 1, 3, 50*time.Second + pollPatience},
+		{"polls of a host", "/message", files, 1, 3, 50*time.Second + pollPatience},
+		{"polls of replicas", "/message", api, 2, 3, 50*time.Second + 2*pollPatience},
+		{"slow bodies", "/archive", files, 1, 1, 26 * time.Second},
+		{"known operation", "/gitignore/templates/Go", api, 2, 1, 25 * time.Second},
+	} {
+		setup(upstream, c.host).sub(t, c.name, func(w *world) {
+			list, _ := w.replicas(c.replicas)
+			var clients sync.WaitGroup
+			for i := range 3 {
+				clients.Go(func() {
+					began := time.Now()
+					w.want("status", sendTo(list[i%len(list)], c.path).Code, http.StatusOK)
+					failIf(w, time.Since(began) > c.took+time.Second, "request %d took %v", i, time.Since(began))
+				})
+				time.Sleep(2 * time.Second)
+			}
+			clients.Wait()
+			w.want("requests upstream", w.upstreamSaw(), c.sent)
+		})
+	}
+}

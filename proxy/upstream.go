@@ -62,6 +62,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		s.showLimit(outcome)
 		s.endRequest(resp, err)
 		if err == nil {
+			a.call.SetAnswered()
 			outcome.Ended = hasEnded(resp)
 		}
 		if err == nil && !outcome.Ended { // the concurrency slot is released at the end of the body

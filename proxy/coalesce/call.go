@@ -92,6 +92,8 @@ type Question struct {
 	Priority policy.Priority
 	// Since is the purge generation at the start of the call.
 	Since cache.Generation
+	// Patience is the longest wait of a follower for the response header, or zero without a bound.
+	Patience time.Duration
 }
 
 // Computation describes a response that the upstream still computes.
@@ -121,6 +123,7 @@ type Call struct {
 	leaderLeft  bool
 	cancel      context.CancelCauseFunc // set before leaderLeft
 	paused      bool                    // the request is not on its way upstream
+	answered    bool                    // the response header has arrived
 	pausedC     chan struct{}           // closed while paused
 	computation Computation
 	shared      chan bool         // receives whether the other replicas can read the response
@@ -271,6 +274,7 @@ func (c *Call) cancelUnwanted() {
 // Wait blocks a follower until the end of the call. After the deadline, Wait continues to block only while the request
 // is on its way upstream. Otherwise Wait returns Computing, or Paused if the upstream computes no response. Wait then
 // removes the follower. After Computing the follower stays, because the client is expected to return for the response.
+// Wait returns Private if the patience ends while the request is on its way upstream without a response header.
 func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err error) {
 	defer func() {
 		switch r {
@@ -284,6 +288,10 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 		}
 	}()
 	timeout := time.After(time.Until(deadline))
+	var impatient <-chan time.Time // nil without a bound
+	if c.Patience > 0 {
+		impatient = time.Tick(c.Patience)
+	}
 	var paused <-chan struct{} // nil before the deadline
 	for {
 		select {
@@ -296,6 +304,10 @@ func (c *Call) Wait(ctx context.Context, deadline time.Time) (r Result, err erro
 			return c.ending.Result, c.ending.Err
 		case <-ctx.Done():
 			return Failed, context.Cause(ctx)
+		case <-impatient:
+			if c.isSilent() {
+				return Private, nil
+			}
 		case <-timeout:
 			c.mu.Lock()
 			paused = c.pausedC
@@ -326,9 +338,25 @@ func (c *Call) setPaused(paused bool) {
 	case paused:
 		close(c.pausedC)
 	default:
-		c.pausedC = make(chan struct{})
+		c.pausedC, c.answered = make(chan struct{}), false
 	}
 	c.paused = paused
+}
+
+// SetAnswered records that the response header has arrived.
+func (c *Call) SetAnswered() {
+	if c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.answered = true
+	}
+}
+
+// isSilent reports whether the request is on its way upstream, without a response header.
+func (c *Call) isSilent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.paused && !c.answered
 }
 
 // SetComputing records that the upstream computes the response, and the time of the next poll.

@@ -75,6 +75,9 @@ func (c *Call) AwaitFleet(ctx context.Context, f Fleet) (Decision, error) {
 		}
 		other = lease.Owner
 		c.copyProgress(lease)
+		if c.Patience > 0 && lease.Sent && time.Since(c.began) >= c.Patience {
+			return Fetch, nil
+		}
 		if !time.Now().Before(f.Deadline) {
 			if lease.Pending != nil {
 				return StillComputing, nil
