@@ -270,11 +270,11 @@ func toJSON(value any) string {
 }
 
 // certify writes a certificate for weir, and the certificate of its authority, into a folder: tls.crt, tls.key and ca.pem.
-func certify(t testing.TB, dir string) (roots *x509.CertPool) {
+func certify(t testing.TB, dir string, names ...string) (roots *x509.CertPool) {
 	t.Helper()
 	ca, err := testservers.NewCA()
 	must(t, err)
-	must(t, ca.Issue(dir))
+	must(t, ca.Issue(dir, names...))
 	must(t, ca.Write(filepath.Join(dir, "ca.pem")))
 	roots = x509.NewCertPool()
 	roots.AddCert(ca.Certificate)

@@ -38,6 +38,7 @@ type recipe struct {
 	keys     map[string]string // of all clients, by the variables with their hashes
 	service  *service.Service
 	upstream http.Handler // the API, with the host for files
+	address  string       // of the upstream
 	weir     *replica
 	url      string // of the gateway
 	dir      string // of the programs
@@ -49,6 +50,9 @@ type recipe struct {
 	spent    atomic.Int64 // requests that the upstream has charged
 }
 
+// tenantHost is a name of the upstream, beside 127.0.0.1.
+const tenantHost = "api.octo.ghe.com"
+
 // startRecipe starts a gateway over HTTPS, in front of an upstream with all operations of the API. The first block of the
 // page that is marked yaml is the configuration, in which pairs of old and new text and the addresses of the hosts are
 // replaced. It and the programs may use variables in env. The upstream accepts the token tok-owner. Programs get the key of the first client
@@ -58,13 +62,14 @@ func startRecipe(t *testing.T, page string, env []string, replace ...string) *re
 	r := &recipe{T: t, page: readFile(t, "../docs/recipes/"+page), dir: t.TempDir(), keys: map[string]string{}}
 	r.upstream = http.HandlerFunc(r.serveAPI)
 	r.useAPI(service.Config{})
-	roots, certificates := certify(t, r.dir), filepath.Join(r.dir, "ca.pem")
+	roots, certificates := certify(t, r.dir, tenantHost), filepath.Join(r.dir, "ca.pem")
 	pair, err := tls.LoadX509KeyPair(filepath.Join(r.dir, "tls.crt"), filepath.Join(r.dir, "tls.key"))
 	must(t, err)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(r.serve))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
+	r.address = server.Listener.Addr().String()
 
 	config := strings.NewReplacer(replace...).Replace(r.block("yaml"))
 	r.client = r.at(parseYAML(t, config), "clients", 0, "name").(string)

@@ -431,6 +431,38 @@ func TestSelfHostedRecipe(t *testing.T) {
 	s.checkSpending()
 }
 
+// TestDataResidencyRecipe runs gh against a host below ghe.com, from which Weir infers the dialect. Only an egress proxy knows the host.
+func TestDataResidencyRecipe(t *testing.T) {
+	t.Parallel()
+	page := readFile(t, "../docs/recipes/self-hosted.md")
+	upstream := regexp.MustCompile("`(upstream: .url: \"https://api.TENANT.ghe.com\").`").FindStringSubmatch(page)
+	_, block, _ := strings.Cut(page, "```yaml\n")
+	section, _, ok := strings.Cut(block, "credentials:")
+	if upstream == nil || !ok {
+		t.Fatal("the page has no upstream below ghe.com")
+	}
+	var r *recipe
+	proxy := testservers.NewEgressProxy(t, "weir:secret", func(string) string { return r.address })
+	r = startRecipe(t, "self-hosted.md", nil, section, strings.Replace(upstream[1], "api.TENANT.ghe.com", tenantHost, 1)+
+		`, proxy: "`+strings.Replace(proxy.URL, "://", "://weir:secret@", 1)+"\"}\n")
+	_, settings := get(t, "http://"+r.weir.admin+"/api/v1/config")
+	wantMatch(t, "settings of the gateway", settings, `"dialect": ?"github"`)
+	host := strings.TrimPrefix(r.url, "https://")
+	r.env = append(r.env, "GH_HOST="+host, "GH_ENTERPRISE_TOKEN="+r.key, "GH_CONFIG_DIR="+r.dir, "GH_PROMPT_DISABLED=1")
+	r.checkRepetition(func() {
+		for command, want := range map[string]string{
+			"api repos/acme/widgets --jq .url":                                      "https://" + tenantHost + "/repos/acme/widgets\n",
+			"api --paginate repos/acme/widgets/subscribers?per_page=50 --jq length": "50\n14\n",
+			"pr list -R " + host + "/acme/widgets -L 1":                             "35\tReplace part 11",
+		} {
+			if text, _ := r.run("gh", strings.Fields(command)...); !strings.Contains(text, want) {
+				t.Errorf("gh %s: got %s, want %s", command, text, want)
+			}
+		}
+	}, "graphql")
+	want(t, "targets of the egress proxy", strings.Trim(strings.Join(slices.Compact(proxy.Take()), " "), " "), "CONNECT "+tenantHost+":443")
+}
+
 // TestTerraformRecipe refreshes and applies resources like the provider.
 func TestTerraformRecipe(t *testing.T) {
 	t.Parallel()

@@ -75,9 +75,9 @@ func (a *CA) Write(file string) error {
 	return os.WriteFile(file, pemBlock("CERTIFICATE", a.Certificate.Raw), 0o600)
 }
 
-// Issue writes tls.crt and tls.key for a server on 127.0.0.1 into dir.
-func (a *CA) Issue(dir string) error {
-	c, err := a.issue("localhost")
+// Issue writes tls.crt and tls.key for a server on 127.0.0.1, with further names, into dir.
+func (a *CA) Issue(dir string, names ...string) error {
+	c, err := a.issue(append(names, "localhost")...)
 	if err != nil {
 		return err
 	}
