@@ -188,27 +188,19 @@ type resolver func(f *ast.Field, arguments map[string]any) any
 
 // selectFields returns the JSON object of the selected fields of a node.
 func (e *execution) selectFields(set ast.SelectionSet, n node) object {
-	var fields []*ast.Field
-	subselections := map[string]ast.SelectionSet{} // selections below a field, by its name in the response
-	for _, f := range e.call.collectFields(set, n.typeName, map[string]bool{}) {
-		if _, twice := subselections[f.Alias]; !twice {
-			fields = append(fields, f)
-		}
-		subselections[f.Alias] = append(subselections[f.Alias], f.SelectionSet...)
-	}
 	selected := object{}
-	for _, f := range fields {
+	for _, f := range e.call.selections(set, n.typeName) {
 		if e.fieldCount++; e.fieldCount > maxGraphQLFields {
 			break
 		}
-		value := n.value(f)
+		value := n.value(f.Field)
 		if f.Name == "__typename" {
 			value = n.typeName
 		}
 		if resolve, ok := value.(resolver); ok {
-			value = resolve(f, f.ArgumentMap(e.call.variables))
+			value = resolve(f.Field, f.ArgumentMap(e.call.variables))
 		}
-		selected = append(selected, field{f.Alias, e.shown(value, subselections[f.Alias])})
+		selected = append(selected, field{f.Alias, e.shown(value, f.below)})
 	}
 	return selected
 }
@@ -225,6 +217,30 @@ func (e *execution) shown(value any, set ast.SelectionSet) any {
 		return renderAll(v, func(element any) any { return e.shown(element, set) })
 	}
 	return value
+}
+
+// selection is a field with all selections below it.
+type selection struct {
+	*ast.Field
+	below ast.SelectionSet
+}
+
+// selections returns the selected fields once by their name in the response. Without a type, two types may use one name
+// for different fields.
+func (call *graphQLCall) selections(set ast.SelectionSet, typeName string) (all []selection) {
+	index := map[string]int{}
+	for _, f := range call.collectFields(set, typeName, map[string]bool{}) {
+		key := f.Alias
+		if typeName == "" {
+			key += " " + f.ObjectDefinition.Name
+		}
+		if _, twice := index[key]; !twice {
+			index[key], all = len(all), append(all, selection{Field: f})
+		}
+		at := &all[index[key]]
+		at.below = append(at.below, f.SelectionSet...)
+	}
+	return all
 }
 
 // collectFields returns the fields that a selection selects from an object of a type, or from objects of every type if
@@ -375,25 +391,13 @@ type pricing struct {
 
 // add adds the connections in a selection to the price. parents is the number of objects that the selection applies to.
 func (p *pricing) add(set ast.SelectionSet, path []string, parents int) {
-	type key struct{ alias, typeName string }
-	var order []key
-	fields := map[key]*ast.Field{}
-	subselections := map[key]ast.SelectionSet{}
-	for _, f := range p.call.collectFields(set, "", map[string]bool{}) {
-		k := key{f.Alias, f.ObjectDefinition.Name} // two types may use one alias for different connections
-		if fields[k] == nil {
-			order, fields[k] = append(order, k), f
-		}
-		subselections[k] = append(subselections[k], f.SelectionSet...)
-	}
-	for _, k := range order {
+	for _, f := range p.call.selections(set, "") {
 		if p.fields++; p.fields > maxGraphQLFields || p.problem != nil {
 			return
 		}
-		f, below, path := fields[k], subselections[k], append(slices.Clip(path), k.alias)
-		objects := parents
+		path, objects := append(slices.Clip(path), f.Alias), parents
 		if strings.HasSuffix(f.Definition.Type.Name(), "Connection") {
-			page, problem := p.call.pageSize(f, below, path)
+			page, problem := p.call.pageSize(f.Field, f.below, path)
 			p.problem = problem
 			p.requests += parents
 			objects = min(parents*page, 1<<40)
@@ -402,7 +406,7 @@ func (p *pricing) add(set ast.SelectionSet, path []string, parents int) {
 		if f.Name == "rateLimit" {
 			p.call.dryRun = p.call.dryRun || f.ArgumentMap(p.call.variables)["dryRun"] == true
 		}
-		p.add(below, path, objects)
+		p.add(f.below, path, objects)
 	}
 }
 
