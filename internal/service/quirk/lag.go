@@ -15,25 +15,15 @@ import (
 
 // journal holds old representations and the times of writes, for the quirks that return an earlier state.
 type journal struct {
-	last    int64                      // number of the last write
-	written map[int64]time.Time        // recent writes by number
-	born    map[string]int64           // the write that created an object, by path
-	reads   map[string]*representation // the last response to each read
-	seen    map[string]time.Time       // the first read of each state
-}
-
-// representation is a response to a read, and the number of the last write before it.
-type representation struct {
-	*response
-	revision int64
+	last    int64                // number of the last write
+	written map[int64]time.Time  // recent writes by number
+	born    map[string]int64     // the write that created an object, by path
+	reads   map[string]*response // the last response to each read
+	seen    map[string]time.Time // the first read of each state
 }
 
 // maxReads bounds the representations of a journal.
 const maxReads = 4096
-
-func newJournal() journal {
-	return journal{written: map[int64]time.Time{}, born: map[string]int64{}, reads: map[string]*representation{}, seen: map[string]time.Time{}}
-}
 
 // key returns the key of a read.
 func (x *exchange) key() string {
@@ -96,7 +86,7 @@ func (x *exchange) oldRepresentation() *response {
 	if len(changes) == 0 || slices.ContainsFunc(changes, isOld) {
 		return nil
 	}
-	return known.response
+	return known
 }
 
 // missing returns the response to a read of an object that does not exist yet.
@@ -210,7 +200,7 @@ func (x *exchange) read(r *response) {
 		}
 		delete(j.reads, key)
 	}
-	j.reads[x.key()] = &representation{&response{status: r.status, header: r.header.Clone(), body: slices.Clone(r.body)}, revision}
+	j.reads[x.key()] = &response{status: r.status, header: r.header.Clone(), body: slices.Clone(r.body), revision: revision}
 }
 
 // isNew reports whether a state was read for the first time less than d ago.

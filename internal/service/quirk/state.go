@@ -49,7 +49,8 @@ type State struct {
 func New(seed uint64, set Set, hooks Hooks) *State {
 	s := &State{
 		hooks: hooks, random: rand.New(rand.NewPCG(seed, 2)),
-		counts: map[string]int{}, episodes: map[string]time.Time{}, minted: map[string]time.Time{}, journal: newJournal(),
+		counts: map[string]int{}, episodes: map[string]time.Time{}, minted: map[string]time.Time{},
+		journal: journal{written: map[int64]time.Time{}, born: map[string]int64{}, reads: map[string]*response{}, seen: map[string]time.Time{}},
 	}
 	s.Put(set)
 	return s
@@ -184,6 +185,8 @@ type response struct {
 	refund func() // makes the request cost nothing; may be nil
 	// limited marks a limit error, which must arrive: otherwise no client could know the limit.
 	limited bool
+	// revision is the number of the last write before a read.
+	revision int64
 }
 
 // SetRefund sets a function that makes the request cost nothing, for a quirk that responds with 304.
