@@ -3,7 +3,6 @@ package service
 import (
 	"cmp"
 	"encoding/xml"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -68,16 +67,10 @@ func listFeeds(s *Service, req *request) response {
 			continue
 		}
 		urls := s.feedURLs(req, f, user)
-		first, all := "", []object{}
-		for _, url := range urls {
-			all = append(all, feedLink(url))
-		}
-		if len(urls) > 0 {
-			first = urls[0]
-		}
+		first := append(urls, "")[0]
 		index, links = append(index, field{f.name + "_url", first}), append(links, field{f.name, feedLink(first)})
 		if f.name == organizationFeed {
-			index, links = append(index, field{f.name + "_urls", urls}), append(links, field{f.name + "s", all})
+			index, links = append(index, field{f.name + "_urls", urls}), append(links, field{f.name + "s", renderAll(urls, feedLink)})
 		}
 	}
 	return response{status: http.StatusOK, body: append(index, field{"_links", links})}
@@ -98,8 +91,8 @@ func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 		return []string{url}
 	}
 	urls := []string{}
-	for _, login := range slices.Sorted(maps.Keys(s.world.accounts)) {
-		if a := s.world.accounts[login]; a.members[user.login] != nil {
+	for _, a := range s.world.byID {
+		if a.members[user.login] != nil {
 			urls = append(urls, inserted(url, nil, a))
 		}
 	}
@@ -108,11 +101,10 @@ func (s *Service) feedURLs(req *request, f feed, user *account) []string {
 
 // inserted returns a path or a title of a feed with a user and an organization, unless they are nil.
 func inserted(template string, user, organization *account) string {
-	if user != nil {
-		template = strings.ReplaceAll(template, "{user}", user.login)
-	}
-	if organization != nil {
-		template = strings.ReplaceAll(template, "{organization}", organization.login)
+	for name, a := range map[string]*account{"{user}": user, "{organization}": organization} {
+		if a != nil {
+			template = strings.ReplaceAll(template, name, a.login)
+		}
 	}
 	return template
 }

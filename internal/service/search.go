@@ -243,26 +243,16 @@ func (s *Service) checkQuery(r *request) *response {
 // checkScopes refuses a query if the caller can access none of the repositories and accounts that it names (Document B
 // section 5.2).
 func (s *Service) checkScopes(req *request, query searchQuery) *response {
-	named, accessible := 0, 0
-	for _, t := range query.tokens {
-		switch t.name {
-		case "repo":
-			named++
-			for _, r := range s.world.repositories {
-				if strings.EqualFold(r.fullName(), t.value) && s.world.isVisible(r, req.caller) {
-					accessible++
-				}
-			}
-		case "user", "org":
-			named++
-			for _, a := range s.world.accounts {
-				if strings.EqualFold(a.login, t.value) {
-					accessible++
-				}
-			}
+	isScope := func(t searchToken) bool { return slices.Contains([]string{"repo", "user", "org"}, t.name) }
+	isAccessible := func(t searchToken) bool {
+		if t.name == "repo" {
+			return slices.ContainsFunc(s.world.repositories, func(r *repository) bool {
+				return strings.EqualFold(r.fullName(), t.value) && s.world.isVisible(r, req.caller)
+			})
 		}
+		return isScope(t) && slices.ContainsFunc(s.world.byID, func(a *account) bool { return strings.EqualFold(a.login, t.value) })
 	}
-	if named == 0 || accessible > 0 {
+	if !slices.ContainsFunc(query.tokens, isScope) || slices.ContainsFunc(query.tokens, isAccessible) {
 		return nil
 	}
 	return refuse(http.StatusUnprocessableEntity, "Validation Failed: the listed users and repositories cannot be searched", problemField{"Search", "q", "invalid"})

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/weirgate/weir/internal/service/quirk"
 )
 
 // largeRepositoryCommits is the number of commits from which additions and deletions are not computed (Document A
@@ -52,16 +54,10 @@ func statistics(f computeFunc) handler {
 // runStatisticsJob completes a job after the configured delay, unless the service closes. A push to the default branch
 // discards the job.
 func (s *Service) runStatisticsJob(key statisticsKey, f computeFunc, r *repository) {
-	timer := time.NewTimer(s.config.StatisticsDelay)
-	defer timer.Stop()
-	select {
-	case <-s.running.Done():
-		return
-	case <-timer.C:
-	}
+	s.quirks.Delay(s.running, quirk.Duration(s.config.StatisticsDelay), 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, wanted := s.stats[key]; wanted {
+	if _, wanted := s.stats[key]; wanted && s.running.Err() == nil {
 		s.stats[key] = f(r, time.Now())
 	}
 }
