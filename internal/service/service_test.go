@@ -225,6 +225,10 @@ func TestListsArePaginated(t *testing.T) {
 				t.Errorf("%s is missing in Link %s", rel, middle)
 			}
 		}
+		cursors := t.get("owner", "/repos/acme/widgets/dependabot/alerts?per_page=1").Header().Get("Link")
+		if !strings.Contains(cursors, "after="+cursor(1)) || strings.Contains(cursors, "last") {
+			t.Errorf("cursor: Link %s", cursors)
+		}
 		t.call("owner", "GET /search/code?q=widget&page=9223372036854775807", 200, "")
 		t.call("owner", "GET /search/commits?q=gear&per_page=1000", 200, `{"items":"#100"}`)
 	})

@@ -1,9 +1,6 @@
 package service
 
 import (
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,7 +9,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/service/quirk"
-	"github.com/weirgate/weir/internal/testservers"
 )
 
 const getTemplates = "GET /gitignore/templates"
@@ -31,6 +27,7 @@ func TestQuirksCanBeChangedAtRunTime(t *testing.T) {
 			name, _, _ := strings.Cut(strings.TrimLeft(wrong, `{"`), `"`)
 			t.call("", "PUT /_service/quirks "+wrong, 400, "{}\n"+name)
 		}
+		t.call("", "DELETE /_service/quirks", 200, "={}")
 	})
 }
 
@@ -101,23 +98,6 @@ func TestErrorEveryFailsRequests(t *testing.T) {
 		}
 		t.s.quirks.Put(quirk.Set{ErrorEvery: 1, ErrorStatus: 503})
 		t.call("owner", getTemplates, 503, "X-RateLimit-Used: 7\n{\"message\":\"*\"}") // the error is counted
-	})
-}
-
-func TestTruncateEveryTruncatesBodies(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		t.s.quirks.Put(quirk.Set{TruncateEvery: 2})
-		l := testservers.ServePipe(t.T, "service.test:80", &http.Server{Handler: t.s})
-		transport := &http.Transport{DialContext: l.Dial}
-		defer transport.CloseIdleConnections()
-		for i, want := range []error{nil, io.ErrUnexpectedEOF, nil, io.ErrUnexpectedEOF} {
-			resp := testservers.Must((&http.Client{Transport: transport}).Get("http://service.test/gitignore/templates/Go"))
-			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			if !errors.Is(err, want) || resp.StatusCode != http.StatusOK || len(body) == 0 || json.Valid(body) != (want == nil) {
-				t.Errorf("response %d: got %d %q, error %v", i, resp.StatusCode, body, err)
-			}
-		}
 	})
 }
 

@@ -168,12 +168,6 @@ func TestRandomTrafficKeepsRevisions(t *testing.T) {
 	}
 }
 
-func decodeBody(body []byte) any {
-	var v any
-	_ = json.Unmarshal(body, &v)
-	return v
-}
-
 // TestJudgeSharesNoCodeWithTheGateway checks that the package uses only the text of the table and numbers.
 func TestJudgeSharesNoCodeWithTheGateway(t *testing.T) {
 	files := testservers.Must(filepath.Glob("*.go"))
