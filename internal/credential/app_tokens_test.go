@@ -384,12 +384,14 @@ func TestReplicasShareALimitOfTokenRequests(t *testing.T) {
 		a := r.source(r.cache(store), nil)
 		b := r.source(r.cache(store), nil)
 		for began := time.Now(); time.Since(began) < limitPause; time.Sleep(time.Second) {
+			synctest.Wait()
 			if len(r.up.requests) > 1 {
 				r.Errorf("%d requests, %v after the limit error", len(r.up.requests), time.Since(began))
 			}
 			go func() { _, _ = a.get(r.Context()) }()
 			go func() { _, _ = b.get(r.Context()) }()
 		}
+		synctest.Wait()
 		r.up.respond = nil
 		time.Sleep(limitPause)
 		r.want(a, "ghs_2")
