@@ -396,19 +396,20 @@ func screenshotName(data, address string) string {
 // widths are the widths of the layout test in pixels, from a small telephone to a wide monitor.
 var widths = []int64{320, 360, 390, 600, 768, 1024, 1280, 1440, 1920}
 
-// checkScreen checks the layout of a screen in all widths in the light theme: the themes differ in colors only. If audit is
-// set, it writes screenshots of five widths in both themes, and checks the accessibility of the narrow and the usual one.
+// checkScreen checks the layout and the contrast of a screen in all widths in the light theme, and in the usual width in the
+// dark theme: the themes differ in colors only. If audit is set, it writes screenshots of five widths in both themes, and
+// checks the accessibility of the narrow and the usual one.
 func checkScreen(page *browser, data, address string, audit bool) {
 	page.Helper()
 	name := screenshotName(data, address)
 	for _, width := range widths {
 		shown := audit && slices.Contains([]int64{360, 768, 1024, 1440, 1920}, width)
 		for _, dark := range []bool{false, true} {
-			if dark && !shown {
+			if dark && !shown && width != 1440 {
 				continue
 			}
 			page.setWindow(width, 900, dark)
-			if !dark {
+			if !dark || width == 1440 {
 				checkLayout(page, fmt.Sprintf("%s at %d", name, width))
 			}
 			if shown && (width == 1440 || width == 360 && !dark) {
