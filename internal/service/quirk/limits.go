@@ -84,23 +84,17 @@ func (x *exchange) episode(scope string) *response {
 	if scope == "graphql" {
 		lasts = 5*time.Second + time.Duration(x.state.UpTo(int64(25*time.Second)))
 	}
-	due := x.state.Due("episode "+scope, x.set.EpisodeEvery)
-	if !x.state.limited(scope+" "+x.Header.Get("Authorization"), x.now, lasts, due) {
+	due, key := x.state.Due("episode "+scope, x.set.EpisodeEvery), scope+" "+x.Header.Get("Authorization")
+	x.state.mu.Lock()
+	defer x.state.mu.Unlock()
+	episodes := x.state.episodes
+	maps.DeleteFunc(episodes, func(_ string, until time.Time) bool { return !x.now.Before(until) })
+	if _, inProgress := episodes[key]; !inProgress && !due {
 		return nil
+	} else if !inProgress {
+		episodes[key] = x.now.Add(lasts)
 	}
 	return f.apply(newResponse(0, ""), x.now)
-}
-
-// limited reports whether an episode is in progress, and starts one that is due.
-func (s *State) limited(key string, now time.Time, lasts time.Duration, due bool) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.episodes, func(_ string, until time.Time) bool { return !now.Before(until) })
-	if _, ok := s.episodes[key]; ok || !due {
-		return ok
-	}
-	s.episodes[key] = now.Add(lasts)
-	return true
 }
 
 // isLimitError reports whether the service refused a request because of a limit. Clients decide by the text, too.
