@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	"encoding/base64"
 	"net"
 	"net/http"
 	"slices"
@@ -69,23 +68,13 @@ func (s *Service) authenticate(r *http.Request) (caller, bool) {
 		return caller{kind: policy.Unauthenticated, account: "address " + host}, true
 	}
 	scheme, credential, _ := strings.Cut(value, " ")
-	user := ""
-	switch strings.ToLower(scheme) {
-	case "bearer", "token":
-		if strings.Contains(credential, ":") {
-			return caller{}, false
-		}
-	case "basic":
-		pair, err := base64.StdEncoding.DecodeString(credential)
-		if err != nil {
-			return caller{}, false
-		}
-		credential = string(pair)
-		// A client may send its token as the password of the token's user.
-		if name, password, _ := strings.Cut(credential, ":"); strings.HasPrefix(password, "tok-") {
-			user, credential = name, password
-		}
-	default:
+	user, password, isBasic := r.BasicAuth()
+	switch isToken := strings.EqualFold(scheme, "bearer") || strings.EqualFold(scheme, "token"); {
+	case strings.HasPrefix(password, "tok-"): // the token as the password of its user
+		credential = password
+	case isBasic:
+		user, credential = "", user+":"+password
+	case !isToken || strings.Contains(credential, ":"):
 		return caller{}, false
 	}
 	c, ok := s.world.tokens[credential]
@@ -242,9 +231,21 @@ func (s *Service) authorizeUser(req *request) *response {
 	return refuse(http.StatusForbidden, requirement.refusal)
 }
 
-// findInOrganization sets the role and the invitation that a request names. Without organization roles, their operations
-// are a 422.
-func (r *request) findInOrganization() *response {
+// findTarget sets the role and the invitation that a request names. It returns the error response for a target that does
+// not exist or whose state does not allow the operation.
+func (s *Service) findTarget(r *request) *response {
+	op := r.op.documented
+	switch {
+	case op.Personal && op.Auth != "optional" && s.world.user(r.caller) == nil:
+		return refuse(http.StatusForbidden, "Only users have this resource")
+	case r.repo != nil && r.repo.head() == "" && slices.Contains(op.Errors, http.StatusConflict):
+		return refuse(http.StatusConflict, "Git Repository is empty.")
+	case r.repo != nil && r.repo.locked && strings.HasSuffix(op.Permission, "(repository): write"):
+		return refuse(http.StatusForbidden, lockedForMigration)
+	}
+	if r.org == nil {
+		return nil
+	}
 	if r.org.roles == nil && strings.HasPrefix(r.op.documented.ID, "organization-roles/") {
 		return refuse(http.StatusUnprocessableEntity, "Organization roles are not enabled for this organization")
 	}

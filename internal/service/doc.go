@@ -24,4 +24,5 @@
 // repos.go names the other exact handlers, such as those of issues. world.go and seed.go hold the state. effects.go
 // holds, as data, what each write changes elsewhere and which webhook event announces it, for writes through the API;
 // events.go makes the payload of an event, also of one from /_service/events; hooks.go selects the webhooks and sends it.
+// The folder reference has the data: bodies.yaml has the schemas of bodies, and views.yaml the properties of paths.
 package service

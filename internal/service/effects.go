@@ -132,9 +132,8 @@ func (s *Service) touchTree(r *request) {
 
 // views is the content of reference/views.yaml.
 var views = readReference[struct {
-	Mine, Roots, Embedded, Delayed, Singles []string
+	Mine, Roots, Embedded, Delayed, Singles, Unseen []string
 
-	ReadOnlyPosts  []string `yaml:"read_only_posts"`
 	Wrappers       map[string]string
 	Parts          map[string]part
 	RepositoryURLs [][2]string       `yaml:"repository_urls"`

@@ -49,7 +49,7 @@ var feeds = []feed{
 
 // followed reports whether a user watches a repository or is a member of its owner.
 func followed(r *repository, user, _ *account) bool {
-	sub := r.subscriptions.forUser(user)
+	sub := r.subscriptions[user]
 	return r.owner.members[user.login] != nil || sub != nil && sub.subscribed
 }
 
@@ -174,9 +174,9 @@ func (f feed) activities(r *repository, user *account) (all []activity) {
 	for _, t := range r.git.tags {
 		add(t.tagger, "tagged "+t.name+" of", "/releases/tag/"+t.sha)
 	}
-	for _, sub := range r.subscriptions {
+	for u, sub := range r.subscriptions {
 		if sub.subscribed {
-			add(signer{sub.user.name, sub.user.email, sub.created}, "watches", "/watchers/"+sub.user.login)
+			add(signer{u.name, u.email, sub.created}, "watches", "/watchers/"+u.login)
 		}
 	}
 	return all

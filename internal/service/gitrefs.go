@@ -66,16 +66,6 @@ func tagObject(req *request, r *repository, t *gitTag) object {
 	}
 }
 
-// withObjects returns a handler that responds with 409 if the repository is empty: it has no Git objects.
-func withObjects(handle handler) handler {
-	return func(s *Service, req *request) response {
-		if req.repo.head() == "" {
-			return fail(http.StatusConflict, "Git Repository is empty.")
-		}
-		return handle(s, req)
-	}
-}
-
 func getTag(_ *Service, req *request) response {
 	t := first(req.repo.git.tags, func(t *gitTag) bool { return t.sha == req.params["tag_sha"] })
 	if t == nil {
@@ -87,9 +77,6 @@ func getTag(_ *Service, req *request) response {
 // createTag creates a tag object without a reference (Document A section 4.6).
 func createTag(s *Service, req *request) response {
 	r := req.repo
-	if r.locked {
-		return fail(http.StatusForbidden, lockedForMigration)
-	}
 	var body struct {
 		Tag, Message, Object, Type string
 		Tagger                     *taggerBody

@@ -323,12 +323,7 @@ func (e *execution) connection(f *ast.Field, arguments map[string]any, items []i
 	if wrong != "" {
 		return e.addError(f, "INVALID_CURSOR_ARGUMENTS", fmt.Sprintf("`%s` does not appear to be a valid cursor.", arguments[wrong]))
 	}
-	return newConnection(f.Definition.Type.Name(), items, from, to)
-}
-
-// newConnection returns the connection with the items from and to.
-func newConnection(typeName string, items []item, from, to int) node {
-	page, total := items[from:to], len(items)
+	page, total, typeName := items[from:to], len(items), f.Definition.Type.Name()
 	info := values{"hasPreviousPage": from > 0, "hasNextPage": to < total}
 	if len(page) > 0 {
 		info["startCursor"], info["endCursor"] = page[0].cursor(), page[len(page)-1].cursor()

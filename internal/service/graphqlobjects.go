@@ -217,7 +217,7 @@ func subscriptionState(r *repository, u *account) any {
 	if u == nil {
 		return nil
 	}
-	switch sub := r.subscriptions.forUser(u); {
+	switch sub := r.subscriptions[u]; {
 	case sub == nil:
 		return "UNSUBSCRIBED"
 	case sub.ignored:
@@ -569,9 +569,9 @@ func (e *execution) updateSubscription(f *ast.Field, on subject, input map[strin
 		return nil
 	}
 	if state := input["state"]; state == "UNSUBSCRIBED" {
-		r.subscriptions.remove(u)
+		delete(r.subscriptions, u)
 	} else {
-		r.subscriptions.set(&subscription{user: u, subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()})
+		r.subscriptions[u] = &subscription{subscribed: state == "SUBSCRIBED", ignored: state == "IGNORED", created: time.Now()}
 	}
 	e.req.touch(r.path()+"/subscribers", "/@"+u.login+r.path()+"/subscription", "/@"+u.login+"/user/subscriptions", "/users/"+u.login+"/subscriptions")
 	return values{"subscribable": e.repository(r)}

@@ -24,8 +24,8 @@ var documentedHandlers = map[string]handler{
 	"statistics/participation":   statistics(participation),
 	"statistics/punch-card":      statistics(punchCard),
 
-	"git-tags/create": withObjects(createTag),
-	"git-tags/get":    withObjects(getTag),
+	"git-tags/create": createTag,
+	"git-tags/get":    getTag,
 
 	"dependency-graph/export-sbom": exportSBOM,
 
@@ -40,11 +40,11 @@ var documentedHandlers = map[string]handler{
 	"search/other":   searchOther,
 
 	"watching/list-subscribers":    listSubscribers,
-	"watching/get-subscription":    withUser(getSubscription),
-	"watching/set-subscription":    withUser(setSubscription),
-	"watching/delete-subscription": withUser(deleteSubscription),
-	"watching/list-mine":           withUser(listWatched),
-	"watching/list-of-user":        listWatchedOfUser,
+	"watching/get-subscription":    getSubscription,
+	"watching/set-subscription":    setSubscription,
+	"watching/delete-subscription": deleteSubscription,
+	"watching/list-mine":           listWatched,
+	"watching/list-of-user":        listWatched,
 
 	"organization-members/list":         listMembers,
 	"organization-members/check":        checkMember,
@@ -54,11 +54,11 @@ var documentedHandlers = map[string]handler{
 	"organization-members/list-failed-invitations": listInvitations,
 	"organization-members/create-invitation":       createInvitation,
 	"organization-members/cancel-invitation":       cancelInvitation,
-	"organization-members/list-invitation-teams":   listInvitationTeams,
+	"organization-members/list-invitation-teams":   listTeams,
 
 	"organization-roles/list":            listRoles,
 	"organization-roles/get":             getRole,
-	"organization-roles/list-teams":      listTeamsOfRole,
+	"organization-roles/list-teams":      listTeams,
 	"organization-roles/assign-team":     changeAssignment,
 	"organization-roles/assign-user":     changeAssignment,
 	"organization-roles/revoke-team":     changeAssignment,
@@ -106,6 +106,10 @@ func (s *Service) generic(r *request) response {
 	path, view := r.qualify(r.path, r.op.view), r.op.view
 	exists, read := s.exists(path, view), s.router.reads[view]
 	_, isItem := s.router.items[view]
+	if slices.Contains(views().Unseen, r.op.ID) {
+		r.seq = 0
+		return response{status: r.op.created(), body: doc{}}
+	}
 	if p, ok := s.world.partOf(view); ok && isRead(r.Method) {
 		return s.listPart(r, p)
 	} else if ok && r.Method == http.MethodPost {
@@ -164,10 +168,6 @@ func (s *Service) genericPost(r *request, path string) response {
 
 // act runs an action on the object above the path of the request, such as POST .../runs/7/cancel.
 func (s *Service) act(r *request, path string) response {
-	if slices.Contains(views().ReadOnlyPosts, r.op.ID) {
-		r.seq = 0
-		return response{status: r.op.created(), body: doc{}}
-	}
 	above, view := parentOf(path), parentOf(r.op.view)
 	if !s.exists(above, view) {
 		return notFound()

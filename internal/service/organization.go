@@ -208,8 +208,16 @@ func teamObject(req *request, org *account, t *team) object {
 	}
 }
 
-// listTeams lists teams of the organization in the path.
-func (r *request) listTeams(teams []*team) response {
+// listTeams lists the teams of the organization, of the invitation or with the role in the path, or the teams directly
+// below the team in the path.
+func listTeams(_ *Service, r *request) response {
+	teams := r.org.teams
+	if r.invitation != nil {
+		teams = r.invitation.teams
+	}
+	teams = slices.DeleteFunc(slices.Clone(teams), func(t *team) bool {
+		return r.team != nil && t.parent != r.team || r.role != nil && !r.role.assigned[assignedTeam+t.slug]
+	})
 	return listOf(teams, func(t *team) object { return teamObject(r, r.org, t) })
 }
 
@@ -237,13 +245,6 @@ func (w *world) addTeam(org *account, name, description, privacy string, parent 
 	t := &team{id: 200 + w.lastTeam, name: name, slug: slug, description: description, privacy: privacy, parent: parent, members: map[string]bool{}}
 	org.teams = append(org.teams, t)
 	return t
-}
-
-func listAllTeams(_ *Service, r *request) response { return r.listTeams(r.org.teams) }
-
-func listChildTeams(_ *Service, r *request) response {
-	children := slices.DeleteFunc(slices.Clone(r.org.teams), func(t *team) bool { return t.parent != r.team })
-	return r.listTeams(children)
 }
 
 func getTeam(_ *Service, r *request) response {
@@ -323,35 +324,22 @@ type role struct {
 	description string
 	permissions []string
 	created     time.Time
-	assigned    map[assignee]bool
+	assigned    map[string]bool // by a prefix and the slug of a team or the login of a user
 }
 
-// assignee identifies the team or the user that has a role. Exactly one field is set.
-type assignee struct {
-	team string // slug
-	user string // login
-}
+const assignedTeam, assignedUser = "team ", "user "
 
 // hasPermission reports whether a user has a permission through an assigned role. The role may be assigned to the user,
 // to a team of the user, or to a parent of that team.
 func (org *account) hasPermission(login, permission string) bool {
 	return slices.ContainsFunc(org.roles, func(r *role) bool {
-		return slices.Contains(r.permissions, permission) && (r.assigned[assignee{user: login}] || org.assignedThroughTeam(r, login))
+		return slices.Contains(r.permissions, permission) && (r.assigned[assignedUser+login] || org.assignedThroughTeam(r, login))
 	})
 }
 
 // assignedThroughTeam reports whether a role is assigned to a team that has the user as a member.
 func (org *account) assignedThroughTeam(r *role, login string) bool {
-	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignee{team: t.slug}] && t.hasMember(org, login) })
-}
-
-// findAssignee returns the team or the user that a request names, and whether it exists.
-func (s *Service) findAssignee(req *request) (assignee, bool) {
-	if slug, ok := req.params["team_slug"]; ok {
-		return assignee{team: slug}, req.org.teamNamed(slug) != nil
-	}
-	u := s.world.accounts[req.params["username"]]
-	return assignee{user: req.params["username"]}, u != nil && u.members == nil
+	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignedTeam+t.slug] && t.hasMember(org, login) })
 }
 
 // roleObject returns the JSON object of a role (Document A section 2.2). Lists contain the organization as an account
@@ -383,21 +371,20 @@ func getRole(_ *Service, req *request) response {
 	return response{status: http.StatusOK, modified: req.role.created, body: roleObject(req.role, organizationSummary(req, req.org))}
 }
 
-// listTeamsOfRole lists the teams that the role is assigned to. It does not list their child teams.
-func listTeamsOfRole(_ *Service, req *request) response {
-	teams := slices.DeleteFunc(slices.Clone(req.org.teams), func(t *team) bool { return !req.role.assigned[assignee{team: t.slug}] })
-	return req.listTeams(teams)
-}
-
 // changeAssignment assigns a role to a team or a member, or removes the role or all roles. Assigning an assigned role and
 // removing another one have no effect (Document A section 3).
 func changeAssignment(s *Service, req *request) response {
-	to, exists := s.findAssignee(req)
+	slug, ofTeam := req.params["team_slug"]
+	login := req.params["username"]
+	to, exists := assignedUser+login, s.world.accounts[login] != nil && s.world.accounts[login].members == nil
+	if ofTeam {
+		to, exists = assignedTeam+slug, req.org.teamNamed(slug) != nil
+	}
 	assigns := req.Method == http.MethodPut
 	switch {
 	case !exists:
 		return notFound()
-	case assigns && to.user != "" && req.org.members[to.user] == nil:
+	case assigns && !ofTeam && req.org.members[login] == nil:
 		return fail(http.StatusUnprocessableEntity, "The user is not a member of the organization", problemField{"OrganizationRole", "username", "invalid"})
 	case assigns:
 		req.role.assigned[to] = true
@@ -493,10 +480,6 @@ func listInvitations(_ *Service, req *request) response {
 // invitationsByState returns the organization's pending or failed invitations.
 func (org *account) invitationsByState(pending bool) []*invitation {
 	return slices.DeleteFunc(slices.Clone(org.invitations), func(i *invitation) bool { return i.pending() != pending })
-}
-
-func listInvitationTeams(_ *Service, req *request) response {
-	return req.listTeams(req.invitation.teams)
 }
 
 // cancelInvitation removes a pending invitation. Failed invitations cannot be removed.

@@ -13,7 +13,7 @@ var tableHandlers = map[string]handler{
 	"repos/list-for-authenticated-user": listRepos, "apps/list-repos-accessible-to-installation": listRepos, "repos/create-in-org": createRepo,
 	"repos/create-for-authenticated-user": createRepo, "repos/create-using-template": createRepo, "repos/replace-all-topics": replaceTopics,
 	"repos/get-all-topics": getTopics, "orgs/get": getOwner, "users/get-by-username": getOwner, "users/get-by-id": getOwner,
-	"users/get-authenticated": getOwner, "orgs/delete": acceptLater, "meta/get-zen": zen, "meta/root": getIndex, "activity/get-feed": getFeed, "meta/get-octocat": zen,
+	"users/get-authenticated": getOwner, "meta/get-zen": zen, "meta/root": getIndex, "activity/get-feed": getFeed, "meta/get-octocat": zen,
 	"apps/create-installation-access-token": mintToken,
 
 	"issues/list-for-repo": listIssues, "issues/list": listIssues, "issues/list-for-org": listIssues, "issues/list-for-authenticated-user": listIssues,
@@ -40,8 +40,8 @@ var tableHandlers = map[string]handler{
 
 // viewHandlers are handlers by method and view, for operations with several paths.
 var viewHandlers = map[string]handler{
-	"GET /orgs/{}/teams": listAllTeams, "POST /orgs/{}/teams": createTeam, "GET /orgs/{}/teams/{}": getTeam, "PATCH /orgs/{}/teams/{}": updateTeam,
-	"DELETE /orgs/{}/teams/{}": deleteTeam, "GET /orgs/{}/teams/{}/teams": listChildTeams, "GET /orgs/{}/teams/{}/members": listTeamMembers,
+	"GET /orgs/{}/teams": listTeams, "POST /orgs/{}/teams": createTeam, "GET /orgs/{}/teams/{}": getTeam, "PATCH /orgs/{}/teams/{}": updateTeam,
+	"DELETE /orgs/{}/teams/{}": deleteTeam, "GET /orgs/{}/teams/{}/teams": listTeams, "GET /orgs/{}/teams/{}/members": listTeamMembers,
 	"GET /orgs/{}/teams/{}/members/{}": getTeamMember, "PUT /orgs/{}/teams/{}/members/{}": changeTeamMember,
 	"DELETE /orgs/{}/teams/{}/members/{}": changeTeamMember, "GET /orgs/{}/teams/{}/memberships/{}": getTeamMember,
 	"PUT /orgs/{}/teams/{}/memberships/{}": changeTeamMember, "DELETE /orgs/{}/teams/{}/memberships/{}": changeTeamMember,
@@ -166,12 +166,6 @@ func getOwner(s *Service, r *request) response {
 	maps.Copy(body, s.world.find("/orgs/"+o.login))
 	maps.Copy(body, s.world.find("/@"+o.login+"/user"))
 	return response{status: http.StatusOK, body: body, modified: s.world.started}
-}
-
-// acceptLater responds with 202 and changes nothing.
-func acceptLater(_ *Service, r *request) response {
-	r.seq = 0
-	return response{status: http.StatusAccepted, body: doc{}}
 }
 
 // mintToken creates a token of the installation on acme. The token ends after an hour.

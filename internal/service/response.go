@@ -293,7 +293,7 @@ func (s *Service) page(r *request, resp *response) {
 
 // pageURL returns the URL of another page in angle brackets. It has the query of the request, and one new parameter.
 func (s *Service) pageURL(r *request, parameter, value string) string {
-	path, query := strings.ReplaceAll(s.world.byNumber(r.path), "%2F", "/"), maps.Clone(r.query)
+	path, query := strings.ReplaceAll(s.world.renamed(r.path, true), "%2F", "/"), maps.Clone(r.query)
 	if r.quirks.LinksByName {
 		path = r.URL.EscapedPath()
 	}

@@ -130,9 +130,6 @@ func listBranchRules(_ *Service, req *request) response {
 
 // createRuleset adds a ruleset to a repository or organization (Document A section 4.9).
 func createRuleset(s *Service, req *request) response {
-	if req.repo != nil && req.repo.locked {
-		return fail(http.StatusForbidden, lockedForMigration)
-	}
 	set := &ruleset{id: s.world.lastRuleset + 1, owner: req.org, repository: req.repo, created: time.Now()}
 	if refused := changeRuleset(req, set, *req.rulesets()); refused != nil {
 		return *refused

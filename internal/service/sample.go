@@ -88,9 +88,10 @@ func (x *sampler) branches() []string {
 	return slices.DeleteFunc(x.repo.git.named("heads/"), func(name string) bool { return name == mainBranch })
 }
 
-// sampleValues are the values of parameters with one value.
+// sampleValues are the values of parameters with one value, everywhere or below a view.
 var sampleValues = map[string]string{
-	"org": "acme", "enterprise": "acme-corp", "security_product": "dependabot_alerts", "enablement": "enable_all", "base": mainBranch, "dir": "docs",
+	"/enterprises/{}/enterprise-roles/teams/team_slug": "name-1", "/gitignore/templates/name": "Go", "/repos/{}/{}/git/matching-refs/ref": "heads",
+	"/codes_of_conduct/key": "contributor_covenant", "org": "acme", "enterprise": "acme-corp", "security_product": "dependabot_alerts", "enablement": "enable_all", "base": mainBranch, "dir": "docs",
 }
 
 // parameter returns a value for a parameter below a path.
@@ -105,7 +106,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	}
 	user := pick(x.random, users, acme)
 	files := slices.Sorted(maps.Keys(g.files(head)))
-	if value := cmp.Or(sampleValues[p.name], x.special(p.name)); value != "" {
+	if value := cmp.Or(sampleValues[view+"/"+p.name], sampleValues[p.name], x.special(p.name)); value != "" {
 		return value
 	}
 	switch p.name {
@@ -120,9 +121,6 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	case "team_id":
 		return itoa(x.team().id)
 	case "team_slug":
-		if strings.HasPrefix(view, "/enterprises/") {
-			return "name-1"
-		}
 		return x.team().slug
 	case "configuration_id":
 		return itoa(pick(x.random, x.world.configurations, nil).id)
@@ -136,14 +134,6 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		return itoa(pick(x.random, sets, &ruleset{}).id)
 	case "invitation_id":
 		return itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id)
-	case "name":
-		if strings.HasPrefix(view, "/gitignore/") {
-			return "Go"
-		}
-	case "key":
-		if view == "/codes_of_conduct" {
-			return codesOfConduct()[0].Key
-		}
 	case "branch", "head":
 		return branch
 	case "basehead":
@@ -152,9 +142,6 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		}
 		return mainBranch + "..." + branch
 	case "ref":
-		if strings.HasSuffix(view, "/matching-refs") {
-			return "heads"
-		}
 		if strings.Contains(view, "/git/ref") {
 			return "heads/" + branch
 		}

@@ -28,28 +28,25 @@ func searchIn(kind string, documents func(*Service, *request, *repository) []doc
 }
 
 func fileDocuments(_ *Service, req *request, r *repository) (all []document) {
+	api := req.base + "/repositories/" + itoa(r.id)
 	for _, f := range r.files() {
-		if len(f.content) < maxSearchedFileSize {
-			all = append(all, fileDocument(req, r, f))
+		if len(f.content) >= maxSearchedFileSize {
+			continue
 		}
+		all = append(all, document{
+			properties: []property{{"file", f.content}, {"path", f.path}},
+			repository: r, language: languages[path.Ext(f.path)], order: r.pushed.Unix(),
+			item: func() object {
+				return object{
+					{"name", path.Base(f.path)}, {"path", f.path}, {"sha", f.sha}, {"url", api + "/contents/" + f.path + "?ref=" + r.head()},
+					{"git_url", api + "/git/blobs/" + f.sha},
+					{"html_url", req.base + "/" + r.fullName() + "/blob/" + r.head() + "/" + f.path},
+					{"repository", minimalRepository(req, r)},
+				}
+			},
+		})
 	}
 	return all
-}
-
-func fileDocument(req *request, r *repository, f file) document {
-	return document{
-		properties: []property{{"file", f.content}, {"path", f.path}},
-		repository: r, language: languages[path.Ext(f.path)], order: r.pushed.Unix(),
-		item: func() object {
-			api, sha := req.base+"/repositories/"+itoa(r.id), f.sha
-			return object{
-				{"name", path.Base(f.path)}, {"path", f.path}, {"sha", sha}, {"url", api + "/contents/" + f.path + "?ref=" + r.head()},
-				{"git_url", api + "/git/blobs/" + sha},
-				{"html_url", req.base + "/" + r.fullName() + "/blob/" + r.head() + "/" + f.path},
-				{"repository", minimalRepository(req, r)},
-			}
-		},
-	}
 }
 
 func commitDocuments(_ *Service, req *request, r *repository) (all []document) {

@@ -63,13 +63,9 @@ func seed(n uint64, now time.Time, bot string) *world {
 	}
 	s := &seeder{world: w, seedFile: seedData(), random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}
 	acme := s.seedAccounts()
-	for i, d := range s.Repositories {
-		r := &repository{
-			id: 1001 + i, owner: acme, name: d.Name, description: d.Description, language: d.Language, private: d.Private,
-			defaultBranch: mainBranch, created: s.now.AddDate(-2, 0, 0), pushed: s.now.AddDate(-2, 0, 0), fields: doc{},
-			properties: maps.Clone(d.Properties), git: newGit(),
-		}
-		w.repositories = append(w.repositories, r)
+	for _, d := range s.Repositories {
+		r := w.newRepo(acme, d.Name, d.Private, s.now.AddDate(-2, 0, 0))
+		r.description, r.language, r.properties = d.Description, d.Language, maps.Clone(d.Properties)
 		if d.Commits > 0 && r.name != largeRepository {
 			s.commits(r, d.Files, d.Commits, d.Weeks)
 		}
@@ -167,7 +163,7 @@ func (s *seeder) commits(r *repository, files map[string]string, n, weeks int) {
 		c := commit{
 			tree: tree, author: authors[s.random.IntN(len(authors))], at: at.In(zones[s.random.IntN(len(zones))]),
 			additions: s.random.IntN(80), deletions: s.random.IntN(40),
-			message: fmt.Sprintf("%s the %s", pickText(s, "fix", "add", "remove", "polish"), pickText(s, "gear", "lever", "spring", "widget")),
+			message: fmt.Sprintf("%s the %s", pick(s.random, []string{"fix", "add", "remove", "polish"}, ""), pick(s.random, []string{"gear", "lever", "spring", "widget"}, "")),
 		}
 		switch s.random.IntN(20) {
 		case 0:
@@ -207,7 +203,7 @@ func (s *seeder) tags(r *repository) {
 func (s *seeder) watchers(w *world, r *repository) {
 	for login, a := range w.accounts {
 		if strings.HasPrefix(login, "watcher-") {
-			r.subscriptions.set(&subscription{user: a, subscribed: true, created: s.now.AddDate(0, 0, -a.id)})
+			r.subscriptions[a] = &subscription{subscribed: true, created: s.now.AddDate(0, 0, -a.id)}
 		}
 	}
 }
@@ -227,12 +223,12 @@ func (s *seeder) seedTeams(acme *account) {
 		}
 	}
 	for i, d := range s.Roles {
-		r := &role{id: i + 1, name: d.Name, description: d.Description, permissions: d.Permissions, created: s.now.AddDate(-1, 0, 0), assigned: map[assignee]bool{}}
+		r := &role{id: i + 1, name: d.Name, description: d.Description, permissions: d.Permissions, created: s.now.AddDate(-1, 0, 0), assigned: map[string]bool{}}
 		for _, slug := range d.Teams {
-			r.assigned[assignee{team: slug}] = true
+			r.assigned[assignedTeam+slug] = true
 		}
 		for _, login := range d.Users {
-			r.assigned[assignee{user: login}] = true
+			r.assigned[assignedUser+login] = true
 		}
 		acme.roles = append(acme.roles, r)
 	}
@@ -312,8 +308,8 @@ func (s *seeder) seedMigrations(acme *account, widgets, secret *repository) {
 func (s *seeder) seedIssues(w *world, r *repository) {
 	for i := range 24 {
 		created := s.now.AddDate(0, 0, -i)
-		title := fmt.Sprintf("The %s %s", pickText(s, "gear", "lever", "spring"), pickText(s, "squeaks", "is loose", "does not turn"))
-		body := doc{"title": title, "body": "Seen with the newest widget.", "labels": []any{pickText(s, "bug", "enhancement")}, "milestone": float64(1 + i%2)}
+		title := fmt.Sprintf("The %s %s", pick(s.random, []string{"gear", "lever", "spring"}, ""), pick(s.random, []string{"squeaks", "is loose", "does not turn"}, ""))
+		body := doc{"title": title, "body": "Seen with the newest widget.", "labels": []any{pick(s.random, []string{"bug", "enhancement"}, "")}, "milestone": float64(1 + i%2)}
 		if i%3 == 0 {
 			body["state"] = "closed"
 		}
@@ -395,12 +391,17 @@ func readReference[T any](name string) func() T {
 }
 
 // readTable returns the rows of a table of reference data, as columns.
-func readTable(name string) (rows [][]string) {
+func readTable(name string) [][]string {
 	text, err := referenceFiles.ReadFile("reference/" + name)
 	if err != nil {
 		panic(err) // the file is embedded
 	}
-	for line := range strings.Lines(string(text)) {
+	return splitTable(string(text))
+}
+
+// splitTable returns the columns of each row of a table. Rows that begin with # are comments.
+func splitTable(text string) (rows [][]string) {
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") {
 			rows = append(rows, strings.Split(strings.TrimSuffix(line, "\n"), "\t"))
 		}

@@ -365,7 +365,7 @@ func (s *Service) route(method, escapedPath string) (*Operation, map[string]stri
 	}
 	op, values := s.router.match(method, path)
 	if op == nil {
-		path, _ = decodePath(s.world.byName(escapedPath)) // the path is valid
+		path, _ = decodePath(s.world.renamed(escapedPath, false)) // the path is valid
 		op, values = s.router.match(method, path)
 	}
 	return op, values
@@ -424,8 +424,8 @@ func (s *Service) handler(r *request, hasTarget, isVisible bool) handler {
 			return answerWith(*refused)
 		}
 		refused := s.authorize(r, hasTarget)
-		if refused == nil && r.org != nil {
-			refused = r.findInOrganization()
+		if refused == nil {
+			refused = s.findTarget(r)
 		}
 		if refused != nil {
 			return answerWith(*refused)

@@ -40,11 +40,7 @@ type segment struct {
 
 // parseTable returns the operations of a product in the order of the embedded table.
 func parseTable(product string) (all []*Operation) {
-	for line := range strings.Lines(policy.Table()) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		column := strings.Split(strings.TrimSpace(line), "\t")
+	for _, column := range splitTable(policy.Table()) {
 		if len(column) < 8 || !slices.Contains(strings.Fields(column[7]), product) {
 			continue
 		}

@@ -3,33 +3,25 @@ package service
 import (
 	"cmp"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 )
 
 // watchersOf returns the users that watch a repository, sorted by login.
 func watchersOf(r *repository) []*account {
 	var all []*account
-	for _, sub := range r.subscriptions {
+	for u, sub := range r.subscriptions {
 		if sub.subscribed {
-			all = append(all, sub.user)
+			all = append(all, u)
 		}
 	}
+	slices.SortFunc(all, func(a, b *account) int { return strings.Compare(a.login, b.login) })
 	return all
 }
 
 func listSubscribers(_ *Service, req *request) response {
 	return listOf(watchersOf(req.repo), func(a *account) object { return userObject(req, a) })
-}
-
-// withUser returns a handler that responds with 403 to callers without a user.
-func withUser(handle func(*Service, *request, *account) response) handler {
-	return func(s *Service, req *request) response {
-		u := s.world.user(req.caller)
-		if u == nil {
-			return fail(http.StatusForbidden, "Only users watch repositories")
-		}
-		return handle(s, req, u)
-	}
 }
 
 func subscriptionObject(req *request, sub *subscription) object {
@@ -40,8 +32,8 @@ func subscriptionObject(req *request, sub *subscription) object {
 	}
 }
 
-func getSubscription(_ *Service, req *request, u *account) response {
-	sub := req.repo.subscriptions.forUser(u)
+func getSubscription(s *Service, req *request) response {
+	sub := req.repo.subscriptions[s.world.user(req.caller)]
 	if sub == nil {
 		return notFound()
 	}
@@ -50,8 +42,8 @@ func getSubscription(_ *Service, req *request, u *account) response {
 
 // setSubscription makes the caller watch or ignore the repository (Document A section 3). Absent members of the body
 // keep their value. Ignoring a repository ends watching.
-func setSubscription(_ *Service, req *request, u *account) response {
-	r := req.repo
+func setSubscription(s *Service, req *request) response {
+	r, u := req.repo, s.world.user(req.caller)
 	var wanted struct {
 		Subscribed *bool `json:"subscribed"`
 		Ignored    *bool `json:"ignored"`
@@ -59,10 +51,10 @@ func setSubscription(_ *Service, req *request, u *account) response {
 	if problem := readBody(req.raw, "Subscription", &wanted); problem != nil {
 		return *problem
 	}
-	sub := r.subscriptions.forUser(u)
+	sub := r.subscriptions[u]
 	if sub == nil {
-		sub = &subscription{user: u, created: time.Now()}
-		r.subscriptions.set(sub)
+		sub = &subscription{created: time.Now()}
+		r.subscriptions[u] = sub
 	}
 	if wanted.Subscribed != nil {
 		sub.subscribed = *wanted.Subscribed
@@ -73,31 +65,28 @@ func setSubscription(_ *Service, req *request, u *account) response {
 		sub.subscribed = sub.subscribed && !sub.ignored
 	}
 	if !sub.subscribed && !sub.ignored {
-		r.subscriptions.remove(u) // not subscribed, not ignored (Document A section 4.4)
+		delete(r.subscriptions, u) // not subscribed, not ignored (Document A section 4.4)
 	}
 	return response{status: http.StatusOK, body: subscriptionObject(req, sub)}
 }
 
-func deleteSubscription(_ *Service, req *request, u *account) response {
-	req.repo.subscriptions.remove(u)
+func deleteSubscription(s *Service, req *request) response {
+	delete(req.repo.subscriptions, s.world.user(req.caller))
 	return response{status: http.StatusNoContent}
 }
 
-// listWatched lists the repositories that a user watches and the caller may see.
-func listWatched(s *Service, req *request, u *account) response {
-	var all []*repository
-	for _, r := range s.world.repositories {
-		if sub := r.subscriptions.forUser(u); sub != nil && sub.subscribed && s.world.isVisible(r, req.caller) {
-			all = append(all, r)
-		}
+// listWatched lists the repositories that a user, or the caller, watches and that the caller may see.
+func listWatched(s *Service, req *request) response {
+	u := s.world.user(req.caller)
+	if name := cmp.Or(req.params["username"], req.params["user_id"]); name != "" {
+		u = s.world.accountNamed(false, name)
 	}
-	return listOf(all, func(r *repository) object { return repositoryObject(s, req, r) })
-}
-
-func listWatchedOfUser(s *Service, req *request) response {
-	u := s.world.accountNamed(false, cmp.Or(req.params["username"], req.params["user_id"]))
 	if u == nil {
 		return notFound()
 	}
-	return listWatched(s, req, u)
+	watched := slices.DeleteFunc(slices.Clone(s.world.repositories), func(r *repository) bool {
+		sub := r.subscriptions[u]
+		return sub == nil || !sub.subscribed || !s.world.isVisible(r, req.caller)
+	})
+	return listOf(watched, func(r *repository) object { return repositoryObject(s, req, r) })
 }

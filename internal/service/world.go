@@ -82,7 +82,7 @@ type repository struct {
 	private       bool
 	created       time.Time
 	pushed        time.Time
-	subscriptions subscriptions
+	subscriptions map[*account]*subscription
 	rulesets      []*ruleset
 	properties    map[string]string // custom properties, by name
 	advisories    []advisory
@@ -147,29 +147,8 @@ type advisory struct {
 }
 
 type subscription struct {
-	user       *account
-	subscribed bool
-	ignored    bool
-	created    time.Time
-}
-
-// subscriptions holds the subscriptions of a repository, sorted by login.
-type subscriptions []*subscription
-
-// forUser returns the subscription of a user, or nil if the user has no subscription.
-func (all subscriptions) forUser(u *account) *subscription {
-	return first(all, func(sub *subscription) bool { return sub.user == u })
-}
-
-// set adds a subscription or replaces the subscription of the same user.
-func (all *subscriptions) set(sub *subscription) {
-	all.remove(sub.user)
-	*all = append(*all, sub)
-	slices.SortFunc(*all, func(a, b *subscription) int { return strings.Compare(a.user.login, b.user.login) })
-}
-
-func (all *subscriptions) remove(u *account) {
-	*all = slices.DeleteFunc(*all, func(sub *subscription) bool { return sub.user == u })
+	subscribed, ignored bool
+	created             time.Time
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -210,7 +189,7 @@ const spare = 20
 // seedObjects adds the repositories that only requests outside the documents use.
 func (w *world) seedObjects(now time.Time) {
 	owner, labs := w.accounts["acme-owner"], w.accounts["acme-labs"]
-	w.addRepo(owner, "tools", false, now).subscriptions.set(&subscription{user: owner, ignored: true, created: now})
+	w.addRepo(owner, "tools", false, now).subscriptions[owner] = &subscription{ignored: true, created: now}
 	for n := range spare {
 		w.addRepo(labs, fmt.Sprintf("spare-%d", n), false, now)
 	}
@@ -230,15 +209,21 @@ func (w *world) nextID() int {
 // firstRepo is the ID of the first repository.
 const firstRepo = 1001
 
-// addRepo creates a repository.
-func (w *world) addRepo(owner *account, name string, private bool, now time.Time) *repository {
+// newRepo creates a repository without commits.
+func (w *world) newRepo(owner *account, name string, private bool, now time.Time) *repository {
 	r := &repository{
 		id: firstRepo + len(w.repositories), owner: owner, name: name, private: private, defaultBranch: mainBranch,
-		created: now, pushed: now, fields: doc{}, git: newGit(),
+		created: now, pushed: now, subscriptions: map[*account]*subscription{}, fields: doc{}, git: newGit(),
 	}
+	w.repositories = append(w.repositories, r)
+	return r
+}
+
+// addRepo creates a repository with a commit.
+func (w *world) addRepo(owner *account, name string, private bool, now time.Time) *repository {
+	r := w.newRepo(owner, name, private, now)
 	content := map[string]string{"README.md": "# " + name, "docs/README.md": "# Docs", "docs/f-0.txt": name}
 	r.git.grow(commit{tree: r.git.treeOf(content), message: "Commit 1", author: w.accounts["acme-owner"], at: now})
-	w.repositories = append(w.repositories, r)
 	return r
 }
 
@@ -360,21 +345,15 @@ func (w *world) prefixes(yield func(named, numbered string) bool) {
 	}
 }
 
-// byName replaces the numbers at the beginning of a path by names. Other paths are returned unchanged.
-func (w *world) byName(path string) string {
-	for named, numbered := range w.prefixes {
-		if rest, ok := strings.CutPrefix(path, numbered); ok && (rest == "" || rest[0] == '/') {
-			return named + rest
+// renamed replaces the numbers at the beginning of a path by names, or the names of a canonical path by numbers, as the
+// real API does in Link. Other paths are returned unchanged.
+func (w *world) renamed(path string, toNumbers bool) string {
+	for to, from := range w.prefixes {
+		if toNumbers {
+			to, from = from, to
 		}
-	}
-	return path
-}
-
-// byNumber replaces the names at the beginning of a canonical path by numbers, as the real API does in Link.
-func (w *world) byNumber(path string) string {
-	for named, numbered := range w.prefixes {
-		if rest, ok := strings.CutPrefix(path, named); ok && (rest == "" || rest[0] == '/') {
-			return numbered + rest
+		if rest, ok := strings.CutPrefix(path, from); ok && (rest == "" || rest[0] == '/') {
+			return to + rest
 		}
 	}
 	return path
