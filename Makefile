@@ -47,7 +47,7 @@ LONGER = WEIR_SCENARIOS=200 WEIR_HTTP_SCENARIOS=25 WEIR_CANCELLATIONS=1500 WEIR_
 # The tests that run without the race detector, because they measure costs, have no goroutines of their own (SERIAL), or have
 # those of shorter tests: the random walk, TestNoLimitIsExceeded, TestNoLimitIsExceededOverRedis, TestNoLimitIsExceededOverHTTP,
 # TestFollowersOfALargeBody.
-SERIAL = EveryOperation|LostAccessEnds|UncertainAndFailedWrites|HonestService|LearnedEstimates|RandomTrafficKeepsRevisions|ReplicaLagIsThatOfAReplica
+SERIAL = EveryOperation|FrequentNamesKeep|ManyMistakesAreReported|PurgesOfOtherTagsLeaveAnEntry|LostAccessEnds|UncertainAndFailedWrites|HonestService|LearnedEstimates|RandomTrafficKeepsRevisions|ReplicaLagIsThatOfAReplica
 RACELESS = ^Test($(SERIAL)|LargePayloads|EachOpenDefect|ScopesOverTheWholeAPI|AgentsLeave|StepsOfTheRedisClock|ReplicasTogether|NoLimitIsExceededByManyReplicas|ClientsShare|FaultyLedgers|ConstantOutsideUse|IdleAccountsCost|ReplayPredicts|ManyAccountsAreRestored|SaturatedAccountsContinue|LongNamesInGraphQL|LargeBodyIsForwarded|ADay|AFleetOfGH|PollingCosts|SaturationUsesTheLimits)
 
 # The end-to-end tests that measure memory or speed run without the race detector, which needs much of both.
