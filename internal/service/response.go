@@ -287,7 +287,8 @@ func (s *Service) page(r *request, resp *response) {
 		if isSearch {
 			wrapped = append(wrapped, field{"incomplete_results", resp.incomplete})
 		}
-		resp.body = append(wrapped, field{key, shown})
+		wrapped = append(wrapped, field{key, shown})
+		resp.body = wrapped
 	}
 }
 
