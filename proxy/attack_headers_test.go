@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // Bytes that arrive on an idle connection must not become the response of the next request.
@@ -37,7 +38,7 @@ func TestUnsolicitedResponsesAreDiscarded(t *testing.T) {
 				}
 			}()
 			w := newWorld(t, nothing, func(c *Config) {
-				transport := NewTransport()
+				transport := wire.NewTransport()
 				transport.DialContext = l.Dial
 				t.Cleanup(transport.CloseIdleConnections)
 				c.Transport = transport
@@ -65,7 +66,7 @@ func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 			w.want("credential", seen.Header.Get("Authorization"), "Bearer a")
 			w.want("via", seen.Header.Get("Via"), w.gateway.via[0])
 			w.want("host", seen.Host, "upstream.test")
-			if agent := seen.Header.Get("User-Agent"); agent != "test/1" && agent != defaultAgent[0] {
+			if agent := seen.Header.Get("User-Agent"); agent != "test/1" && agent != "weir" {
 				w.Errorf("User-Agent: %q", agent)
 			}
 			w.wantFields("forwarded", seen.Header, "X-Real-Ip: ", "X-Forwarded-For: ", "Te: ", "Upgrade: ", "Connection: ", "Keep-Alive: ", "Proxy-Connection: ")

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // An error that a malformed request provokes is not served to other clients.
@@ -144,7 +145,7 @@ func TestEnvironmentProxiesAreIgnored(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"} {
 		t.Setenv(name, "http://evil.test:3128")
 	}
-	if NewTransport().Proxy != nil {
+	if wire.NewTransport().Proxy != nil {
 		t.Error("the transport uses a proxy")
 	}
 	setup(nothing).run(t, func(w *world) {

@@ -59,14 +59,6 @@ type result struct {
 	outsideRange string
 }
 
-// adopt makes the result of an attempt the result of the exchange.
-func (ex *exchange) adopt(a *attempt) {
-	ex.question, ex.lateLimit = a.question, a.lateLimit
-	r, from := ex.record, &a.result
-	r.Account, r.Resource, r.Cache, r.Error = from.account, from.resource, from.cache, from.err
-	r.Limited, r.LimitAnswer, r.OutsideRange = from.limited, from.limitAnswer, from.outsideRange
-}
-
 // storedResponses are the stored responses to the question of an attempt.
 type storedResponses struct {
 	// last is the stored response that cannot be used without an upstream request. stale is the same response, if it can
@@ -125,7 +117,7 @@ func (g *Gateway) answerRange(a *attempt) bool {
 	if g.hasLostAccess(a) {
 		return false
 	}
-	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.header)
+	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.Header)
 	now := time.Now()
 	if a.isHit(e, purged, now) && e.Status == http.StatusOK {
 		g.replyFromEntry(a, e, now)
@@ -134,7 +126,7 @@ func (g *Gateway) answerRange(a *attempt) bool {
 	if e != nil || len(a.in.Header["If-Range"]) > 0 || !isUnconditional(a.in.Header) {
 		return false // a complete response may be newer than the part, and only the upstream evaluates conditions
 	}
-	e, purged = g.Cache.Lookup(a.in.Context(), partKey(a.key), a.header)
+	e, purged = g.Cache.Lookup(a.in.Context(), partKey(a.key), a.Header)
 	if !a.isHit(e, purged, now) {
 		return false
 	}
@@ -201,12 +193,12 @@ func (a *attempt) bypass() ForwardReason {
 // lookup reads only the memory tier. If the upstream has refused the credential, all its responses are stale, also those that
 // another replica or an earlier process has stored.
 func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool) {
-	e, purged = g.Cache.Memory.Lookup(a.key, a.header)
+	e, purged = g.Cache.Memory.Lookup(a.key, a.Header)
 	a.current = g.isCurrent(a, e, purged, now)
 	if !a.current && (e == nil || purged || !e.Fresh(now)) {
 		a.uncacheable, a.skipShared = g.Cache.Uncacheable(a.predicts, a.key)
 		if a.skipShared = a.skipShared && len(a.cacheControl) == 0; !a.skipShared && g.Cache.IsShared() {
-			e, purged = g.Cache.LookupShared(a.in.Context(), a.key, a.header, e, purged)
+			e, purged = g.Cache.LookupShared(a.in.Context(), a.key, a.Header, e, purged)
 			a.current = g.isCurrent(a, e, purged, now)
 		}
 		if e != nil {
@@ -229,6 +221,9 @@ func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool
 func (g *Gateway) hasLostAccess(a *attempt) bool {
 	return a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class)
 }
+
+// hasAccess reports whether the responses to the question depend on the access of a credential.
+func (q *question) hasAccess() bool { return q.tagged().DependsOnAccess() }
 
 // passCoding lets the upstream select the content coding of a response that will probably not be stored.
 func (a *attempt) passCoding() {
@@ -297,17 +292,4 @@ func (g *Gateway) refuseUncached(a *attempt) bool {
 	}
 	g.refuse(a.exchange, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
 	return true
-}
-
-// chooseByBudget chooses the credential again before a request is forwarded, with regard to budgets. It returns the attempt with
-// that credential.
-func (g *Gateway) chooseByBudget(a *attempt) *attempt {
-	if a.identity.Pool == nil {
-		return a
-	}
-	identity, ok := a.identity.Pool.Pick(g.budgetedRequest(a.question, nil))
-	if !ok || identity.Caller.Class == a.identity.Caller.Class {
-		return a
-	}
-	return g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, identity))
 }

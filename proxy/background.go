@@ -17,8 +17,10 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/breaker"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/spool"
 )
@@ -68,6 +70,14 @@ func (b *Background) upstream(base string) *upstream {
 
 // maxBackground bounds the concurrent background revalidations, and separately the polled questions.
 const maxBackground = 256
+
+const (
+	// maxHeld bounds the bytes that are buffered for clients. If GOMEMLIMIT divided by heldShare is lower, that bound
+	// applies.
+	maxHeld, heldShare = 256 << 20, 8
+	// maxSpooled bounds the bytes in temporary files.
+	maxSpooled = 1 << 30
+)
 
 // NewBackground returns a Background that runs until [Background.Close].
 func NewBackground() *Background {
@@ -132,11 +142,12 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	defer task.cancel(nil)
 	q, c := &task.question, task.call
 	q.acceptEncoding = nil // no client reads the response
-	q.header = q.header.Clone()
+	q.Header = q.Header.Clone()
 	for _, name := range append([]string{"Cache-Control"}, validators...) { // these fields concern only the client
-		q.header.Del(name)
+		q.Header.Del(name)
 	}
-	in, err := http.NewRequestWithContext(ctx, q.method, g.target(q.match).String(), http.NoBody)
+	target := g.target(q.match)
+	in, err := http.NewRequestWithContext(ctx, q.method, target.String(), http.NoBody)
 	if err != nil {
 		panic(err) // the URL is valid: the client's request had the same target
 	}
@@ -145,7 +156,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	defer g.finish(ex)
 	c.Lead(task.cancel, ex.span.SpanContext())
 	defer c.Finish(coalesce.Ending{Result: coalesce.Private}) // has no effect if the call has a result
-	ex.prefer = preference{wait: task.wait, given: true}
+	ex.prefer = fields.Preference{Wait: task.wait, Given: true}
 	ex.question = q
 	r, caller := ex.record, q.identity.Caller
 	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.resource
@@ -224,7 +235,7 @@ func (g *Gateway) nextPoll(a *attempt, resp *http.Response) (pause time.Duration
 	a.record.Polls++
 	now := time.Now()
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: now}
-	body, _ := peek(resp, maxPeek) // a 202 has no or a small body
+	body, _ := bodies.Peek(resp, bodies.MaxPeek) // a 202 has no or a small body
 	a.call.SetComputing(cache.NewEntry(answer, body, 0), now.Add(pause))
 	left := time.Until(a.deadline(g.Statistics.Wait))
 	if left <= 0 || !a.record.Background {
@@ -255,7 +266,7 @@ func (g *Gateway) pollInBackground(a *attempt, resp *http.Response) bool {
 		task.call.Finish(coalesce.Ending{Result: coalesce.Computing})
 		return false
 	}
-	discard(resp.Body)
+	bodies.Discard(resp.Body)
 	task.call.SetPaused(true)
 	a.call = nil
 	task.question.identity.Caller.Priority = policy.Batch // polls yield to clients

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/weirgate/weir/proxy/bodies"
 )
 
 // A follower whose leader received another variant does not wait for a second leader.
@@ -85,7 +87,7 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 }
 
 func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
-	setup(replies(strings.Repeat("x", 2*smallBody), "Cache-Control: max-age=60"), func(c *Config) {
+	setup(replies(strings.Repeat("x", 2*bodies.Small), "Cache-Control: max-age=60"), func(c *Config) {
 		next, n := c.Transport, 0
 		c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
@@ -97,7 +99,7 @@ func TestPanicWhileBufferingEndsOnlyItsResponse(t *testing.T) {
 	}).run(t, func(w *world) {
 		r := w.try(http.MethodGet, "/users/octocat", nil)
 		failIf(w, r.err == nil, "got a response of %d bytes", len(r.body))
-		w.want("bytes of the next response", len(w.get("/users/octocat").body), 2*smallBody)
+		w.want("bytes of the next response", len(w.get("/users/octocat").body), 2*bodies.Small)
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/fields"
+	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // BenchmarkHitParts runs the parts of a hit that read each byte of the target or of the credential.
@@ -26,7 +28,7 @@ func BenchmarkHitParts(b *testing.B) {
 		"Authorization": {"Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a"}, "Accept": {"application/vnd.github+json"},
 		"X-Github-Api-Version": {"2022-11-28"}, "User-Agent": {"octokit.js/4.0.0"},
 	}
-	q := &question{match: m, sentFields: sentFields{header: header}}
+	q := &question{match: m, Sent: fields.Sent{Header: header}}
 	ex := &exchange{question: q, in: &http.Request{Header: header}, record: &Record{}}
 	for _, part := range []struct {
 		name string
@@ -35,7 +37,7 @@ func BenchmarkHitParts(b *testing.B) {
 		{"mask the path", func() { ex.maskedPath() }},
 		{"hash the target", func() { q.targetHash() }},
 		{"key", func() { g.keyWithoutClass(q) }},
-		{"check a tag", func() { isRequestTag("acme/widgets@run-1234567890") }},
+		{"check a tag", func() { secrets.IsTag("acme/widgets@run-1234567890") }},
 	} {
 		b.Run(part.name, func(b *testing.B) {
 			b.ReportAllocs()

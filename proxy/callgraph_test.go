@@ -4,29 +4,33 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// TestCallGraph follows the calls of the package comment. Each function, or function field of Config, must be in its file, and
+// TestCallGraph follows the calls in docs/internals/architecture.md. Each function, or function field of Config, must be in its file, and
 // must be called by the function above it with a smaller indentation.
 func TestCallGraph(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	comment, calls, definedIn := "", map[string]map[string]bool{}, map[string]map[string]bool{}
+	page, err := os.ReadFile("../docs/internals/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls, definedIn := map[string]map[string]bool{}, map[string]map[string]bool{}
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		comment += file.Doc.Text()
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok {
 				add(definedIn, f.Name.Name, name)
@@ -44,7 +48,7 @@ func TestCallGraph(t *testing.T) {
 	}
 	var callers []string // of the line, by depth
 	followed := 0
-	for _, m := range regexp.MustCompile(`(?m)^\t((?:  )*)(\w+) +(\w+\.go)$`).FindAllStringSubmatch(comment, -1) {
+	for _, m := range regexp.MustCompile(`(?m)^((?:  )*)(\w+) +(\w+\.go)$`).FindAllStringSubmatch(string(page), -1) {
 		depth, name, file := len(m[1])/2, m[2], m[3]
 		if depth > len(callers) {
 			t.Fatalf("%s: the indentation is too deep", name)
@@ -59,7 +63,7 @@ func TestCallGraph(t *testing.T) {
 		followed++
 	}
 	if followed < 50 {
-		t.Errorf("the package comment has %d calls", followed)
+		t.Errorf("the page has %d calls", followed)
 	}
 }
 

@@ -43,7 +43,7 @@ func (a *attempt) coalesces() bool {
 	if a.cacheControl.Has("max-stale") || a.cacheControl.Has("stale-if-error") {
 		return false
 	}
-	return a.stale != nil || isUnconditional(a.header)
+	return a.stale != nil || isUnconditional(a.Header)
 }
 
 const (
@@ -75,7 +75,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 		a.record.Waited += s.end(result.String(), err)
 		switch {
 		case result == coalesce.Stored:
-			e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.header)
+			e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.Header)
 			if resp := g.responseOfCall(a, e, purged, a.record.Start); resp != nil {
 				return resp, nil
 			}
@@ -127,7 +127,7 @@ func (g *Gateway) callKey(a *attempt, method string, skipped int) cache.Key {
 	variants, _ := g.Cache.Candidates(a.in.Context(), a.key, cache.Key{})
 	if i := slices.IndexFunc(variants, func(e *cache.Entry) bool { return len(e.Vary) > 0 && !a.isFailure(e.Status) }); i >= 0 {
 		for _, f := range variants[i].Vary {
-			parts = append(parts, f.Name, strings.Join(a.header[f.Name], ", "))
+			parts = append(parts, f.Name, strings.Join(a.Header[f.Name], ", "))
 		}
 	}
 	if method == http.MethodHead {
@@ -161,7 +161,7 @@ func (g *Gateway) lead(a *attempt, out *http.Request) (resp *http.Response, err 
 		return resp, err
 	}
 	// An earlier call may have ended between the look-up of the attempt and its Join.
-	e, purged := g.Cache.Memory.Lookup(a.key, a.header)
+	e, purged := g.Cache.Memory.Lookup(a.key, a.Header)
 	if resp := g.responseOfCall(a, e, purged, time.Time{}); resp != nil {
 		ending.Result = coalesce.Stored
 		return resp, nil
@@ -203,7 +203,7 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 		Leases: g.Cache, Go: g.Background.running.Go, Stop: g.Background.ctx.Done(), Deadline: a.deadline(g.maxWait(a)),
 		Purged: func(since cache.Generation) bool { return g.Cache.Purged(a.tags(), since) },
 		Lookup: func() bool {
-			e, purged := g.Cache.Lookup(ctx, a.key, a.header)
+			e, purged := g.Cache.Lookup(ctx, a.key, a.Header)
 			// The clocks of two replicas may differ, so the response must be fresh.
 			resp = g.responseOfCall(a, e, purged, time.Time{}) //nolint:bodyclose // fetchForFleet returns resp
 			return resp != nil
@@ -269,7 +269,7 @@ func (g *Gateway) sharedResponse(a *attempt, e *cache.Entry) *http.Response {
 // mayUseShared reports whether the client may use e, and records the use.
 func (g *Gateway) mayUseShared(a *attempt, e *cache.Entry) bool {
 	recent := !e.Requested.Before(a.record.Start)
-	if !e.Selects(a.header) || g.hasChanged(a, e) || !recent && (g.Cache.Outdated(e) || a.mustRevalidate(e, time.Now())) {
+	if !e.Selects(a.Header) || g.hasChanged(a, e) || !recent && (g.Cache.Outdated(e) || a.mustRevalidate(e, time.Now())) {
 		return false
 	}
 	a.result.cache.Collapsed = true

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 )
 
 // concurrently sends n identical requests at the same time and returns the responses.
@@ -393,7 +394,7 @@ func TestTrailersOfStoredResponsesAreDropped(t *testing.T) {
 }
 
 func TestPanicInABackgroundRequestIsContained(t *testing.T) {
-	upstream := replies(strings.Repeat("x", 2*smallBody), "Cache-Control: max-age=10, stale-while-revalidate=60")
+	upstream := replies(strings.Repeat("x", 2*bodies.Small), "Cache-Control: max-age=10, stale-while-revalidate=60")
 	setup(upstream, changingResponses(func(n int32, resp *http.Response) {
 		if n == 2 {
 			resp.Header.Set("Cache-Control", "no-store") // the body is not buffered

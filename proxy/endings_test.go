@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // stageOfEnd is the point at which a request ends.
@@ -144,7 +145,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	r := &subjectLog{first: make(chan rawCopy, 1), done: make(chan struct{})}
 	defer close(r.done)
 	l := testservers.ListenPipe("raw.test:443")
-	transport := NewTransport()
+	transport := wire.NewTransport()
 	t.Cleanup(transport.CloseIdleConnections)
 	var upstream http.RoundTripper = transport
 	raw := &rawHTTP2{subjectLog: r, window: window(stage)}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -474,7 +475,7 @@ func TestWriteThatRenamesPurgesBothNames(t *testing.T) {
 func TestUnfinishedStateIsRevalidatedSoon(t *testing.T) {
 	const pull = "/repos/acme/widgets/pulls/1"
 	const etag = `Etag: W/"1"`
-	padding := `,"body":"` + strings.Repeat("x", 2*smallBody) + `"}`
+	padding := `,"body":"` + strings.Repeat("x", 2*bodies.Small) + `"}`
 	for name, body := range map[string]string{"small": `{"mergeable":null}`, "long": `{"mergeable":null` + padding, "finished": `{"mergeable":true}`} {
 		upstream := func(w http.ResponseWriter, r *http.Request) {
 			setFields(w, "Cache-Control: private, max-age=60", etag)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,17 +11,21 @@ import (
 	"net/http"
 	"net/netip"
 	"net/textproto"
+	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/secrets"
 	"github.com/weirgate/weir/proxy/spool"
 )
 
@@ -38,7 +43,7 @@ type exchange struct {
 	debug        bool          // the client may send the field Weir-Debug
 	authorized   bool          // the client may send the request; only these clients get the trace of the request
 	prefix       string        // prefix of the client's path: Config.Prefix, "/api/v3", or both
-	prefer       preference
+	prefer       fields.Preference
 	// question is nil before the operation is known, and has no credential before ask ends. adopt replaces it by the question of
 	// the attempt whose result the client gets.
 	question  *question
@@ -57,7 +62,7 @@ func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: inbound.NewRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now(), span: noop.Span{}}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
 	ex.record = &Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
-	ex.prefer = parsePrefer(r.Header[preferField])
+	ex.prefer = fields.ParsePrefer(r.Header[fields.Prefer])
 	return ex
 }
 
@@ -242,56 +247,6 @@ func (ex *exchange) bodyFault(err error) error {
 // unknownRetry is the Retry-After if no component knows when a retry can succeed.
 const unknownRetry = time.Second
 
-// shed refuses a request if too many requests wait. If the result is nil, Shedder.Leave must be called after the wait.
-func (g *Gateway) shed(p policy.Priority) error {
-	if g.Shedder.Enter(p) {
-		return nil
-	}
-	return &failure{
-		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry,
-		message: "Service Unavailable: too many requests wait in this gateway",
-	}
-}
-
-// maxUploadBuffer bounds the bytes of a request body that are buffered before a permit is requested.
-const maxUploadBuffer = 1 << 20
-
-// bufferSmallBody reads a small request body before a permit is requested, so that a slow client holds neither a
-// concurrency slot nor an upstream connection. Larger bodies are streamed. The queue time of the request starts after
-// the read.
-func (g *Gateway) bufferSmallBody(ex *exchange) error {
-	if !ex.forwardsBody() || ex.in.ContentLength > maxUploadBuffer || ex.buffered != nil {
-		return nil
-	}
-	if len(ex.in.Header["Expect"]) > 0 {
-		return nil // the upstream decides whether to accept the body (RFC 9110 section 10.1.1)
-	}
-	_, err := g.bufferBody(ex)
-	return err
-}
-
-// bufferBody reads the request body until its end, maxUploadBuffer or the memory budget. The bytes remain readable for
-// the transport. A complete body is returned, otherwise nil.
-func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
-	ex.buffered = spool.NewBuffer(&g.Background.buffers)
-	chunk := make([]byte, 4<<10) // a client may send slowly
-	for more := true; err == nil && more; {
-		var n int
-		n, err = ex.in.Body.Read(chunk)
-		more = ex.buffered.Append(chunk[:n]) && len(ex.buffered.Data) <= maxUploadBuffer
-	}
-	ex.in.Body = rejoin(ex.buffered.Data, err, ex.in.Body)
-	ex.waitingSince = time.Now()
-	switch {
-	case errors.Is(err, io.EOF):
-		ex.wholeBody = true
-		return ex.buffered.Data, nil
-	case err != nil:
-		return nil, ex.bodyFault(err)
-	}
-	return nil, nil
-}
-
 // bytesPerRequest is the size of a GraphQL call for which it counts as one more request of its address, because the time
 // to analyse a call grows with its size.
 const bytesPerRequest = 4 << 10
@@ -341,54 +296,115 @@ func (ex *exchange) drained() *failure {
 	}
 }
 
-// deadline returns the end of the client's wait. The client waits for byDefault without a Prefer field.
-func (ex *exchange) deadline(byDefault time.Duration) time.Time {
-	if ex.prefer.given {
-		byDefault = ex.prefer.wait
+// finish completes and traces the record of the exchange, and calls Observe. After a panic, finish ends the permits of the
+// exchange, and responds with
+// 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
+// incomplete response. An exchange without a response ends in the same way, because net/http would respond with 200.
+func (g *Gateway) finish(ex *exchange) {
+	p := recover()
+	defer ex.body.Detach()
+	defer ex.buffered.Release()
+	defer inbound.LimitEnd(ex.w.ResponseWriter)
+	if ex.counted != notCounted {
+		defer func() {
+			if ex.body == nil { // net/http resets a stream with an unread body
+				ex.w.FlushShort(ex.in)
+			}
+			g.leave(ex)
+		}()
 	}
-	return ex.waitingSince.Add(byDefault)
+	switch {
+	case p == nil:
+	case ex.answer != nil:
+		_ = ex.answer.Close()
+	default:
+		ex.permitted.abandon()
+	}
+	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
+		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
+		if ex.w.Status == 0 {
+			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
+			p = nil
+		}
+	}
+	ex.record.Status, ex.record.Bytes = ex.w.Status, ex.w.Bytes
+	ex.record.Elapsed = time.Since(ex.record.Start)
+	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.Status == 0 {
+		ex.record.Status = statusClientGone
+		if ex.broken {
+			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
+		}
+	}
+	g.conclude(ex)
+	g.endTrace(ex)
+	if g.Observe != nil {
+		g.Observe(ex.record)
+	}
+	if (p != nil || ex.w.Status == 0) && !ex.record.Background { // a background task has no client
+		ex.w.ShowAbort(ex.in, ex.broken)
+		panic(http.ErrAbortHandler)
+	}
 }
 
-// preference is the content of a Prefer field (RFC 7240): the maximum wait of the client.
-type preference struct {
-	wait    time.Duration
-	given   bool
-	applied string // value of Preference-Applied
-}
+// statusClientGone is the recorded status if the client disconnected before the end of the response.
+const statusClientGone = 499
 
-// maxPreferWait bounds the wait that a client can request.
-const maxPreferWait = 5 * time.Minute
-
-func parsePrefer(values []string) preference {
-	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			name, argument, _ := strings.Cut(strings.TrimSpace(part), "=")
-			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "respond-async":
-				return preference{given: true, applied: "respond-async"}
-			case "wait":
-				if n, err := strconv.ParseUint(strings.Trim(argument, `" `), 10, 31); err == nil {
-					wait := min(time.Duration(n)*time.Second, maxPreferWait)
-					return preference{wait: wait, given: true, applied: "wait=" + strconv.FormatUint(n, 10)}
+// conclude sets the fields that describe the result and the target at the end of the request.
+func (g *Gateway) conclude(ex *exchange) {
+	r := ex.record
+	if ex.lateLimit != nil {
+		e, failure := ex.lateLimit.result()
+		r.QueryFailure = failure
+		if e.Kind != limits.NotLimited {
+			r.Limited, r.LimitAnswer = e.Kind, e.Name
+			for i, s := range slices.Backward(r.Stages) {
+				if s.Name == StageRequest {
+					r.Stages[i].Limited = e.Kind
+					break
 				}
 			}
 		}
 	}
-	return preference{}
+	r.Account = g.Ledger.Canonical(r.Account)
+	r.Outcome = r.Cache.Outcome()
+	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
+	switch q := ex.question; {
+	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
+	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
+		// An authenticated 304 costs no quota at the upstream either.
+	default:
+		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
+	}
 }
 
-// preferField is the request field with preferences (RFC 7240).
-const preferField = "Prefer"
-
-// otherPreferences returns the preferences that are not for this gateway.
-func otherPreferences(values []string) (others []string) {
-	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			name, _, _ := strings.Cut(part, "=")
-			if name = strings.ToLower(strings.TrimSpace(name)); name != "" && name != "wait" && name != "respond-async" {
-				others = append(others, strings.TrimSpace(part))
-			}
-		}
+// maskedPath returns the path for records and traces, without segments that may contain a secret. For an unknown operation,
+// maskedPath returns the route.
+func (ex *exchange) maskedPath() string {
+	if ex.question == nil || !ex.question.match.Operation.Known() {
+		return ex.record.Route
 	}
-	return others
+	return secrets.MaskPath(ex.question.match.Path, ex.in.Header)
+}
+
+// targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
+// variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
+// call that cannot share a response, such as a mutation.
+func (q *question) targetHash() string {
+	switch {
+	case q == nil, q.graphQL != nil && q.graphQL.Question == "":
+		return ""
+	case q.graphQL != nil:
+		return hexOf(cache.NewKey(q.match.Path, q.match.Query, q.graphQL.Question))
+	}
+	return hexOf(cache.NewKey(q.match.Path, q.match.Query))
+}
+
+func hexOf(key cache.Key) string { return hex.EncodeToString(key[:8]) }
+
+// deadline returns the end of the client's wait. The client waits for byDefault without a Prefer field.
+func (ex *exchange) deadline(byDefault time.Duration) time.Time {
+	if ex.prefer.Given {
+		byDefault = ex.prefer.Wait
+	}
+	return ex.waitingSince.Add(byDefault)
 }

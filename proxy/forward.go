@@ -13,11 +13,76 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
+	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/spool"
 )
+
+// chooseByBudget chooses the credential again before a request is forwarded, with regard to budgets. It returns the attempt with
+// that credential.
+func (g *Gateway) chooseByBudget(a *attempt) *attempt {
+	if a.identity.Pool == nil {
+		return a
+	}
+	identity, ok := a.identity.Pool.Pick(g.budgetedRequest(a.question, nil))
+	if !ok || identity.Caller.Class == a.identity.Caller.Class {
+		return a
+	}
+	return g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, identity))
+}
+
+// shed refuses a request if too many requests wait. If the result is nil, Shedder.Leave must be called after the wait.
+func (g *Gateway) shed(p policy.Priority) error {
+	if g.Shedder.Enter(p) {
+		return nil
+	}
+	return &failure{
+		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry,
+		message: "Service Unavailable: too many requests wait in this gateway",
+	}
+}
+
+// maxUploadBuffer bounds the bytes of a request body that are buffered before a permit is requested.
+const maxUploadBuffer = 1 << 20
+
+// bufferSmallBody reads a small request body before a permit is requested, so that a slow client holds neither a
+// concurrency slot nor an upstream connection. Larger bodies are streamed. The queue time of the request starts after
+// the read.
+func (g *Gateway) bufferSmallBody(ex *exchange) error {
+	if !ex.forwardsBody() || ex.in.ContentLength > maxUploadBuffer || ex.buffered != nil {
+		return nil
+	}
+	if len(ex.in.Header["Expect"]) > 0 {
+		return nil // the upstream decides whether to accept the body (RFC 9110 section 10.1.1)
+	}
+	_, err := g.bufferBody(ex)
+	return err
+}
+
+// bufferBody reads the request body until its end, maxUploadBuffer or the memory budget. The bytes remain readable for
+// the transport. A complete body is returned, otherwise nil.
+func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
+	ex.buffered = spool.NewBuffer(&g.Background.buffers)
+	chunk := make([]byte, 4<<10) // a client may send slowly
+	for more := true; err == nil && more; {
+		var n int
+		n, err = ex.in.Body.Read(chunk)
+		more = ex.buffered.Append(chunk[:n]) && len(ex.buffered.Data) <= maxUploadBuffer
+	}
+	ex.in.Body = bodies.Rejoin(ex.buffered.Data, err, ex.in.Body)
+	ex.waitingSince = time.Now()
+	switch {
+	case errors.Is(err, io.EOF):
+		ex.wholeBody = true
+		return ex.buffered.Data, nil
+	case err != nil:
+		return nil, ex.bodyFault(err)
+	}
+	return nil, nil
+}
 
 // forward sends the question through an [httputil.ReverseProxy]. The hooks are closures over the attempt, so neither
 // shared structures nor a context contain state of the request.
@@ -37,8 +102,8 @@ func (g *Gateway) forward(a *attempt) {
 	reverse := g.reverse
 	reverse.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
-		out.URL, out.Host = g.target(a.match), ""
-		out.Header = a.outbound() // prepare sets the credential after the permit
+		*out.URL, out.Host = g.target(a.match), ""
+		out.Header = a.sentHeader() // prepare sets the credential after the permit
 		if a.method == http.MethodGet || a.method == http.MethodHead {
 			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 			return
@@ -63,7 +128,7 @@ func (g *Gateway) forward(a *attempt) {
 	})
 	reverse.ModifyResponse = func(resp *http.Response) error {
 		a.encode(resp)
-		if g.filterResponse(a.match.Operation, resp.Trailer); len(resp.Trailer) > 0 {
+		if fields.FilterResponse(a.match.Operation, g.Dialect.Vendor, resp.Trailer); len(resp.Trailer) > 0 {
 			resp.Header.Del("Content-Length") // HTTP/1.1 needs chunks for trailers
 		}
 		h := ex.w.Header()
@@ -83,6 +148,26 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// encode applies a content coding to a response that the upstream sent in identity form. A stored response is encoded
+// already.
+func (a *attempt) encode(resp *http.Response) {
+	if !a.identityAsked {
+		return
+	}
+	length := resp.ContentLength
+	if resp.StatusCode == http.StatusNotModified || resp.StatusCode == http.StatusPartialContent {
+		length = -1 // the length of the complete content is unknown
+	}
+	c := a.selectCoding(resp.StatusCode, resp.Header, length)
+	if c == nil {
+		return
+	}
+	resp.ContentLength = -1 // the ReverseProxy then flushes each write
+	if a.method != http.MethodHead {
+		resp.Body = c.Reader(resp.Body)
+	}
+}
+
 // checkOwn refuses a request that would send a key or a token for this gateway upstream. It checks the forwarded fields, the
 // path and the query, and the fields for credentials: their client expects that they arrive.
 func (g *Gateway) checkOwn(a *attempt) error {
@@ -90,10 +175,10 @@ func (g *Gateway) checkOwn(a *attempt) error {
 		return nil
 	}
 	holds := func(text string) bool { return g.holdsOwn(a.exchange, text) }
-	if refusal := g.findOwn(a.exchange, a.header, "the field "); refusal != nil {
+	if refusal := g.findOwn(a.exchange, a.Header, "the field "); refusal != nil {
 		return refusal
 	}
-	if refusal := g.findOwn(a.exchange, a.credentials, "the field "); refusal != nil {
+	if refusal := g.findOwn(a.exchange, a.Credentials, "the field "); refusal != nil {
 		return refusal
 	}
 	for parameter := range strings.SplitSeq(a.match.Query, "&") {
@@ -143,7 +228,7 @@ func ownRefusal(place string) *failure {
 }
 
 // target returns the upstream URL of a canonical request target.
-func (g *Gateway) target(m policy.Match) *url.URL {
+func (g *Gateway) target(m policy.Match) url.URL {
 	u := *g.Upstream
 	base := strings.TrimSuffix(u.EscapedPath(), "/")
 	if m.Path == "/graphql" {
@@ -154,23 +239,7 @@ func (g *Gateway) target(m policy.Match) *url.URL {
 	u.RawPath = base + m.Path
 	u.Path, _ = url.PathUnescape(u.RawPath) // canonical paths have valid escapes
 	u.RawQuery = m.Query
-	return &u
-}
-
-// outbound returns the header of the request upstream, without the credential and the conditions. Weir must read limit errors, so
-// the upstream may use only codings that Weir can decode.
-func (a *attempt) outbound() http.Header {
-	h := maps.Clone(a.header)
-	if a.identityAsked {
-		return h
-	}
-	if len(a.acceptEncoding) > 0 {
-		h["Accept-Encoding"] = a.acceptEncoding
-	}
-	if accept := h["Accept-Encoding"]; len(accept) > 0 {
-		h["Accept-Encoding"] = []string{contentcoding.Supported(accept)}
-	}
-	return h
+	return u
 }
 
 // addTrailers forwards the trailers of a request with a body that have no row in the table. In trailers the fields with a row have
@@ -235,7 +304,7 @@ func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.
 		request.Limited = v == verdictLimited
 		next, ok := pool.Pick(request)
 		if v == verdictRejected && t.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
-			discard(t.resp.Body)
+			bodies.Discard(t.resp.Body)
 		}
 		if !ok {
 			return g.lastAttempt(t, out, before)
@@ -302,7 +371,7 @@ func (g *Gateway) answerAgain(a *attempt, out *http.Request) (*http.Response, er
 		return g.useHit(a, e), nil
 	}
 	out = out.Clone(a.ctx)
-	out.Header = a.outbound()
+	out.Header = a.sentHeader()
 	return g.answer(a, out)
 }
 
@@ -350,13 +419,13 @@ func (f *earlierAttempts) add(t answered, v verdict) {
 	case verdictLimited:
 		f.limited = append(f.limited, t)
 		if t.resp != nil {
-			discard(t.resp.Body)
+			bodies.Discard(t.resp.Body)
 		}
 	case verdictHidden:
 		if len(f.hidden) == 0 {
 			holdBack(t.resp)
 		} else {
-			discard(t.resp.Body)
+			bodies.Discard(t.resp.Body)
 		}
 		f.hidden = append(f.hidden, t)
 	case verdictRejected:
@@ -370,7 +439,7 @@ const maxHeldBack = 256 << 10
 // holdBack buffers a response, so that its concurrency slot is released while other credentials are tried. The end of a
 // response over maxHeldBack is lost if the upstream closes the connection.
 func holdBack(resp *http.Response) {
-	_, _ = peek(resp, maxHeldBack) // an error follows the body again
+	_, _ = bodies.Peek(resp, maxHeldBack) // an error follows the body again
 }
 
 // use returns an attempt for the client. A success shows that the credentials with a hidden response lack access. The first
@@ -380,7 +449,7 @@ func (f *earlierAttempts) use(t answered) (*attempt, *http.Response, error) {
 	hidden := f.hidden
 	if !success && len(hidden) > 0 && len(f.limited) == 0 {
 		if t.resp != nil {
-			discard(t.resp.Body)
+			bodies.Discard(t.resp.Body)
 		}
 		t, hidden = hidden[0], hidden[1:]
 	}
@@ -388,7 +457,7 @@ func (f *earlierAttempts) use(t answered) (*attempt, *http.Response, error) {
 		if success {
 			h.reportHidden(f.classes, true)
 		}
-		discard(h.resp.Body)
+		bodies.Discard(h.resp.Body)
 	}
 	return t.attempt, t.resp, t.err
 }
@@ -441,7 +510,7 @@ type forwardedBody struct {
 func (b *forwardedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == io.EOF {
-		b.g.filterResponse(b.a.match.Operation, b.resp.Trailer) // net/http has set the trailers
+		fields.FilterResponse(b.a.match.Operation, b.g.Dialect.Vendor, b.resp.Trailer) // net/http has set the trailers
 	}
 	if ex := b.a.exchange; err != nil && err != io.EOF && ex.in.Context().Err() == nil {
 		ex.broken, ex.record.Error = true, "upstream body ended early: "+err.Error()

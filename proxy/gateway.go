@@ -7,91 +7,7 @@
 //   - an attempt answers a question from the cache or with requests upstream, and ends with its result
 //   - the [Record] describes the request, and is handed to Config.Observe once
 //
-// A hit makes these calls, which TestCallGraph follows:
-//
-//	ServeHTTP               gateway.go
-//	  open                  exchange.go
-//	  traceRequest          trace.go
-//	  throttle              exchange.go
-//	  screen                exchange.go
-//	  ask                   question.go
-//	    requestTagOf        question.go
-//	    parse               question.go
-//	    lendFor             question.go
-//	    chooseCredential    question.go
-//	    setCredential       question.go
-//	      outbound          question.go
-//	      setKey            question.go
-//	        keyWithoutClass question.go
-//	      unifyHeader       question.go
-//	    authorize           question.go
-//	      checkToken        question.go
-//	  newAttempt            attempt.go
-//	  answerFromCache       attempt.go
-//	    usableEntry         attempt.go
-//	      lookup            attempt.go
-//	        isCurrent       attempt.go
-//	      isHit             attempt.go
-//	    replyFromEntry      reply.go
-//	      hitStatus         reply.go
-//	      adopt             attempt.go
-//	      copyEntryHeader   reply.go
-//	      storedContent     reply.go
-//	      finishHeader      reply.go
-//	        localize        reply.go
-//	        setWeirHeaders  reply.go
-//	  finish                gateway.go
-//	    conclude            gateway.go
-//	      maskedPath        gateway.go
-//	      targetHash        gateway.go
-//	    endTrace            trace.go
-//	    Observe             gateway.go
-//
-// A miss makes these calls after answerFromCache:
-//
-//	ServeHTTP                 gateway.go
-//	  chooseByBudget          attempt.go
-//	  shed                    exchange.go
-//	  bufferSmallBody         exchange.go
-//	  forward                 forward.go
-//	    checkOwn              forward.go
-//	    answerWithAny         forward.go
-//	      answer              coalesce.go
-//	        coalesce          coalesce.go
-//	          join            coalesce.go
-//	          startCall       coalesce.go
-//	            lead          coalesce.go
-//	              fetchForFleet coalesce.go
-//	                fetch     fetch.go
-//	                  send    upstream.go
-//	                  store   fetch.go
-//	    encode                reply.go
-//	    finishHeader          reply.go
-//	send                      upstream.go
-//	  beginToken              upstream.go
-//	  makeReady               upstream.go
-//	    awaitCredential       upstream.go
-//	    queue                 upstream.go
-//	    prepare               upstream.go
-//	      sendCredential      upstream.go
-//	      setConditions       proof.go
-//	  roundTrip               transport.go
-//	    recognizeLimit        transport.go
-//	  settle                  upstream.go
-//	  learnIdentity           upstream.go
-//	  observeUpstream         upstream.go
-//	  endCredentialUse        upstream.go
-//	  observeToken            upstream.go
-//	  readAhead               bodies.go
-//
-// A revalidation makes these calls after send:
-//
-//	fetch            fetch.go
-//	  notModified    proof.go
-//	    confirmed    proof.go
-//	    updateStored proof.go
-//
-// refusal.go writes all error bodies.
+// docs/internals/architecture.md lists the calls of a hit, a miss and a revalidation. refusal.go writes all error bodies.
 //
 // Invariants:
 //   - The cache key is made from the same question that is sent.
@@ -105,15 +21,11 @@ package proxy
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
-	"encoding/hex"
-	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -125,10 +37,10 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/names"
-	"github.com/weirgate/weir/proxy/secrets"
 )
 
 // Config configures a gateway. All fields are required unless documented otherwise.
@@ -174,7 +86,7 @@ type Config struct {
 	Lag time.Duration
 	// GraphQLCache has the rules that store responses to GraphQL queries.
 	GraphQLCache policy.GraphQLCache
-	// Transport sends one request; see [NewTransport].
+	// Transport sends one request; see [wire.NewTransport].
 	Transport http.RoundTripper
 	// Wait is the maximum queue time of a request without a Prefer field.
 	Wait time.Duration
@@ -213,7 +125,7 @@ type Gateway struct {
 	names       names.List     // Upstream and Aliases
 	nameWarning rate.Sometimes // limits the warnings about other names to one
 	tokens      *learned.ClientTokens
-	shown       repositoryNames
+	shown       learned.Names
 	base        string   // the upstream's URL in cache keys
 	via         []string // the Via value that is added to requests
 	exposed     string   // value of Access-Control-Expose-Headers
@@ -237,7 +149,7 @@ func New(c Config) *Gateway {
 	g.upstream = g.Background.upstream(g.base)
 	g.etagWarning.Interval = time.Hour
 	g.names, g.nameWarning.First = append(names.List{c.Upstream}, c.Aliases...), 1
-	g.reverse = httputil.ReverseProxy{BufferPool: &bufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
+	g.reverse = httputil.ReverseProxy{BufferPool: &bodies.BufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)
 	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")
@@ -296,108 +208,3 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	g.forward(a)
 }
-
-// finish completes and traces the record of the exchange, and calls Observe. After a panic, finish ends the permits of the
-// exchange, and responds with
-// 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
-// incomplete response. An exchange without a response ends in the same way, because net/http would respond with 200.
-func (g *Gateway) finish(ex *exchange) {
-	p := recover()
-	defer ex.body.Detach()
-	defer ex.buffered.Release()
-	defer inbound.LimitEnd(ex.w.ResponseWriter)
-	if ex.counted != notCounted {
-		defer func() {
-			if ex.body == nil { // net/http resets a stream with an unread body
-				ex.w.FlushShort(ex.in)
-			}
-			g.leave(ex)
-		}()
-	}
-	switch {
-	case p == nil:
-	case ex.answer != nil:
-		_ = ex.answer.Close()
-	default:
-		ex.permitted.abandon()
-	}
-	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
-		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
-		if ex.w.Status == 0 {
-			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
-			p = nil
-		}
-	}
-	ex.record.Status, ex.record.Bytes = ex.w.Status, ex.w.Bytes
-	ex.record.Elapsed = time.Since(ex.record.Start)
-	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.Status == 0 {
-		ex.record.Status = statusClientGone
-		if ex.broken {
-			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
-		}
-	}
-	g.conclude(ex)
-	g.endTrace(ex)
-	if g.Observe != nil {
-		g.Observe(ex.record)
-	}
-	if (p != nil || ex.w.Status == 0) && !ex.record.Background { // a background task has no client
-		ex.w.ShowAbort(ex.in, ex.broken)
-		panic(http.ErrAbortHandler)
-	}
-}
-
-// statusClientGone is the recorded status if the client disconnected before the end of the response.
-const statusClientGone = 499
-
-// conclude sets the fields that describe the result and the target at the end of the request.
-func (g *Gateway) conclude(ex *exchange) {
-	r := ex.record
-	if ex.lateLimit != nil {
-		e, failure := ex.lateLimit.result()
-		r.QueryFailure = failure
-		if e.Kind != limits.NotLimited {
-			r.Limited, r.LimitAnswer = e.Kind, e.Name
-			for i, s := range slices.Backward(r.Stages) {
-				if s.Name == StageRequest {
-					r.Stages[i].Limited = e.Kind
-					break
-				}
-			}
-		}
-	}
-	r.Account = g.Ledger.Canonical(r.Account)
-	r.Outcome = r.Cache.Outcome()
-	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
-	switch q := ex.question; {
-	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
-	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
-		// An authenticated 304 costs no quota at the upstream either.
-	default:
-		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
-	}
-}
-
-// maskedPath returns the path for records and traces, without segments that may contain a secret. For an unknown operation,
-// maskedPath returns the route.
-func (ex *exchange) maskedPath() string {
-	if ex.question == nil || !ex.question.match.Operation.Known() {
-		return ex.record.Route
-	}
-	return secrets.MaskPath(ex.question.match.Path, ex.in.Header)
-}
-
-// targetHash returns a hash that identifies the target of a request, with its query and with a GraphQL query and its
-// variables. Two requests with the same hash and the same caller are the same question. The hash is empty for a GraphQL
-// call that cannot share a response, such as a mutation.
-func (q *question) targetHash() string {
-	switch {
-	case q == nil, q.graphQL != nil && q.graphQL.Question == "":
-		return ""
-	case q.graphQL != nil:
-		return hexOf(cache.NewKey(q.match.Path, q.match.Query, q.graphQL.Question))
-	}
-	return hexOf(cache.NewKey(q.match.Path, q.match.Query))
-}
-
-func hexOf(key cache.Key) string { return hex.EncodeToString(key[:8]) }

@@ -10,6 +10,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -22,14 +23,14 @@ var queryConditions = []string{
 // setQueryKey lets identical GraphQL queries share a call. It sets the key, and makes the question cacheable if a rule
 // matches.
 func (g *Gateway) setQueryKey(q *question) {
-	call, h := q.graphQL, q.header
+	call, h := q.graphQL, q.Header
 	q.askForIdentity() // the errors of a long response are at its end (lateLimit)
 	conditional := func(name string) bool { return len(h[name]) > 0 }
 	if call.Question == "" || q.match.Query != "" || q.cacheControl.Has("no-store") || slices.ContainsFunc(queryConditions, conditional) ||
 		q.identity.Caller.Kind == policy.Unauthenticated {
 		return
 	}
-	q.key = cache.NewKey(q.keyParts(policy.GraphQL, g.base, call.Question, q.identity.Caller.Class, strings.Join(h["Accept"], ","), strings.Join(h["Content-Type"], ","))...)
+	q.key = cache.NewKey(q.KeyParts(policy.GraphQL, g.base, call.Question, q.identity.Caller.Class, strings.Join(h["Accept"], ","), strings.Join(h["Content-Type"], ","))...)
 	q.rule.OneCaller = true
 	rule, cacheable := g.GraphQLCache.RuleFor(call)
 	q.cacheable, q.ttl = cacheable, rule.TTL
@@ -63,7 +64,7 @@ func resultOfMutation(resp *http.Response) policy.MutationResult {
 	if mediaType := strings.ToLower(resp.Header.Get("Content-Type")); !strings.Contains(mediaType, "json") && !strings.HasPrefix(mediaType, "text/plain") {
 		return policy.MutationUncertain // such as a stream, which may not end
 	}
-	start, _ := peek(resp, maxMutationPeek) // a part of the JSON is no JSON
+	start, _ := bodies.Peek(resp, maxMutationPeek) // a part of the JSON is no JSON
 	text := contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxMutationPeek)
 	return policy.ReadMutationResult(text)
 }

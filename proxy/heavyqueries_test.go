@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/proxy/bodies"
 )
 
 // TestQueryThatExceedsResourcesIsRefused sends a query of 50 nodes whose first failing responses are given.
@@ -24,7 +26,7 @@ func TestQueryThatExceedsResourcesIsRefused(t *testing.T) {
 		row     string // empty if the query is not refused
 	}{
 		"resource limits":          {replies(`{"data":{"viewer":{"login":"a"}},"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED","message":"x"}]}`), "resource-limits"},
-		"long partial results":     {replies(`{"data":{"x":"` + strings.Repeat("x", 2*maxPeek) + `"},"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED","message":"x"}]}`), "resource-limits"},
+		"long partial results":     {replies(`{"data":{"x":"` + strings.Repeat("x", 2*bodies.MaxPeek) + `"},"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED","message":"x"}]}`), "resource-limits"},
 		"message of a timeout":     {errorOf(`"message":"Something went wrong while executing your query. This may be the result of a timeout, or it could be a bug."`), "timeout-message"},
 		"bad gateway after 10 s":   {status(502, 10*time.Second), "timeout"},
 		"gateway timeout":          {status(504, 10*time.Second), "timeout"},

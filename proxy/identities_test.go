@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 )
 
 // people is an upstream whose users have several tokens. A user at a limit gets a secondary limit error.
@@ -35,7 +36,7 @@ func (p *people) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		_, _ = fmt.Fprintf(w, `{"message": "%s."}`, message)
 	case r.URL.Path == "/user":
-		_, _ = fmt.Fprintf(w, `{"login": "octo-%d", "id": %d, "plan": {"id": 5}, "bio": "%s"}`, id, id, strings.Repeat("x", maxPeek))
+		_, _ = fmt.Fprintf(w, `{"login": "octo-%d", "id": %d, "plan": {"id": 5}, "bio": "%s"}`, id, id, strings.Repeat("x", bodies.MaxPeek))
 	case r.Method == http.MethodPost:
 		w.WriteHeader(http.StatusCreated)
 		_, _ = fmt.Fprintf(w, `{"token": "tok-%d", "expires_at": "2026-01-01T00:00:00Z"}`, time.Now().UnixNano())

@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // refused checks the status of an error response, the format of the body and a part of the message.
@@ -263,25 +264,6 @@ func TestRequestsThatTheUpstreamWouldRejectAreNotForwarded(t *testing.T) {
 	})
 }
 
-func TestParsePrefer(t *testing.T) {
-	for _, c := range []struct {
-		value string
-		want  preference
-	}{
-		{"", preference{}},
-		{"wait=5", preference{5 * time.Second, true, "wait=5"}},
-		{"return=minimal, wait=7", preference{7 * time.Second, true, "wait=7"}},
-		{`wait="3"`, preference{3 * time.Second, true, "wait=3"}},
-		{"respond-async, wait=9", preference{0, true, "respond-async"}},
-		{"wait=-1", preference{}},
-		{"wait=soon", preference{}},
-		{"wait=99999999", preference{maxPreferWait, true, "wait=99999999"}},
-	} {
-		got := parsePrefer([]string{c.value})
-		failIf(t, got != c.want, "%q: got %+v, want %+v", c.value, got, c.want)
-	}
-}
-
 // scoped identifies every caller as the client "builds" with this scope.
 func scoped(s policy.Scope) option {
 	return identifying(func(_ *http.Request, id *Identity) {
@@ -333,7 +315,7 @@ func TestLoopIsAnsweredWith508(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			listeners := map[string]*testservers.PipeListener{}
 			names := []string{"a.test", "b.test", "c.test"}[:gateways]
-			transport := NewTransport()
+			transport := wire.NewTransport()
 			defer transport.CloseIdleConnections()
 			transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
 				return listeners[address].Dial(ctx, "", "")

@@ -26,7 +26,7 @@ func TestScannersEqualTheirExpressions(t *testing.T) {
 	credential := rapid.OneOf(rapid.StringMatching(part+`{0,6}`), rapid.StringMatching(`(Bearer|Basic) `+part+`{1,6}`))
 	check := func(t rapid.TB, text string, header http.Header) {
 		t.Helper()
-		if got, want := isRequestTag(text), tagShape.MatchString(text) && !credentialInTag.MatchString(text); got != want {
+		if got, want := secrets.IsTag(text), tagShape.MatchString(text) && !credentialInTag.MatchString(text); got != want {
 			t.Fatalf("%q is a tag: %v, want %v", text, got, want)
 		}
 		ex := &exchange{question: &question{match: policy.Match{Operation: op, Path: "/" + text}}, record: &Record{}, in: &http.Request{Header: header}}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/coalesce"
 )
 
@@ -41,7 +42,7 @@ func (g *Gateway) setConditions(a *attempt, out *http.Request) {
 		return
 	}
 	for _, name := range validators {
-		if values := a.header[name]; len(values) > 0 {
+		if values := a.Header[name]; len(values) > 0 {
 			out.Header[name] = values
 		} else {
 			out.Header.Del(name)
@@ -92,7 +93,7 @@ func (g *Gateway) candidates(a *attempt, sent http.Header) []candidate {
 		if len(l.list) == 0 {
 			return nil // the stale response is revalidated by date
 		}
-	} else if !isUnconditional(a.header) {
+	} else if !isUnconditional(a.Header) {
 		return nil
 	}
 	if a.skipShared || g.ETags == ETagsOff {
@@ -203,7 +204,7 @@ func (g *Gateway) computesETags(a *attempt, sent http.Header) bool {
 // repeated without conditions. A 304 to a request without conditions is an error.
 func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
 	if isUnconditional(out.Header) {
-		discard(resp.Body)
+		bodies.Discard(resp.Body)
 		err := &failure{
 			status: http.StatusBadGateway, detail: "upstream",
 			message: "Bad Gateway: the upstream answered 304 to a request without conditions",
@@ -216,7 +217,7 @@ func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response
 	if !ok {
 		return g.fetchUnconditionally(a, out, resp)
 	}
-	discard(resp.Body)
+	bodies.Discard(resp.Body)
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
 	if c.etag == "" && answer.Header.Get("Etag") != "" {
 		answer.Header = http.Header{"Date": answer.Header["Date"], "Age": answer.Header["Age"]}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"regexp"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/secrets"
 )
@@ -20,11 +20,11 @@ import (
 // has returned it; a request with another credential is another question. A question has no reference to the client's
 // connection, so background tasks can keep it.
 type question struct {
-	identity   Identity // with the credential
-	tag        string   // tag of the request, for the record
-	match      policy.Match
-	method     string
-	sentFields // without the credential
+	identity    Identity // with the credential
+	tag         string   // tag of the request, for the record
+	match       policy.Match
+	method      string
+	fields.Sent // without the credential
 	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
 	// range request: a complete response under key can answer the request, and a partial response is stored under
 	// partKey.
@@ -54,19 +54,6 @@ type question struct {
 	// resource is the primary-limit resource of the request: the resource that the upstream named for an earlier request
 	// of the operation, or the catalogue's prediction.
 	resource string
-}
-
-// sentFields are the request fields of a question. policy/fields.yaml has the rules.
-type sentFields struct {
-	header http.Header
-	// keyed are the sorted names of the fields in the cache key, besides Accept.
-	keyed []string
-	// numbers are the sorted names of the fields of which the cache key has only the name ([sentFields.implied]).
-	numbers  []string
-	withheld []string // rows of the table for the fields that are not forwarded
-	// credentials are the fields that are not forwarded because they hold a credential. They belong to the key, because a client
-	// that names itself expects a response for itself.
-	credentials http.Header
 }
 
 // ask returns the question of a client's request that has passed screen. The error is the refusal for the client.
@@ -108,18 +95,11 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 // tagHeader is the request field by which a client names its run, repository or agent. The field is not forwarded.
 const tagHeader = "Weir-Tag"
 
-const (
-	// maxTag bounds the tag of a request.
-	maxTag = 64
-	// minCredentialInTag is the number of letters and digits by which a credential differs from a name such as light_mode.
-	minCredentialInTag = 16
-)
-
 // requestTagOf returns the tag of a request, or an empty string. An invalid JWT claim is ignored, because a client cannot change
 // its token. An invalid field is an error.
 func requestTagOf(identity Identity, h http.Header) (string, error) {
 	if identity.TagFromClaim {
-		if !isRequestTag(identity.Tag) {
+		if !secrets.IsTag(identity.Tag) {
 			return "", nil
 		}
 		return identity.Tag, nil
@@ -128,42 +108,13 @@ func requestTagOf(identity Identity, h http.Header) (string, error) {
 	switch {
 	case len(values) == 0, len(values) == 1 && values[0] == "":
 		return "", nil
-	case len(values) > 1 || !isRequestTag(values[0]):
+	case len(values) > 1 || !secrets.IsTag(values[0]):
 		return "", &failure{
 			status: http.StatusBadRequest, detail: "tag",
 			message: "Bad Request: Weir-Tag must be one field with 1 to 64 letters, digits and ._-/:@ and without a credential",
 		}
 	}
 	return values[0], nil
-}
-
-// isRequestTag reports whether a text is a valid tag. The characters of a tag have no meaning in logs, terminals and HTML.
-func isRequestTag(text string) bool {
-	if text == "" || len(text) > maxTag {
-		return false
-	}
-	for _, c := range []byte(text) {
-		if !isLetterOrDigit(c) && strings.IndexByte("._/:@-", c) < 0 {
-			return false
-		}
-	}
-	for rest := range secrets.After(text) {
-		if app, token, _ := strings.Cut(rest, "_"); strings.Trim(app, "0123456789") == "" && strings.HasPrefix(token, "eyJ") {
-			return false // ghs_APP_JWT
-		}
-		n := 0
-		for n < len(rest) && isLetterOrDigit(rest[n]) {
-			n++
-		}
-		if n >= minCredentialInTag {
-			return false
-		}
-	}
-	return true
-}
-
-func isLetterOrDigit(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
 // parse returns the part of the question that does not depend on a credential: the target, the operation and the GraphQL call.
@@ -289,11 +240,11 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 	q.identity = identity
 	q.identity.Caller.Tag = g.Limiter.TagBudget(identity.Caller, q.tag)
 	q.resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
-	q.sentFields = g.outbound(ex.in.Header, q.match.Operation.Known())
-	ex.record.Withheld = q.withheld
+	q.Sent = fields.Outbound(ex.in.Header, q.match.Operation.Known(), g.via)
+	ex.record.Withheld = q.Withheld
 	if q.method == http.MethodGet || q.method == http.MethodHead {
 		for _, name := range contentFields {
-			delete(q.header, name)
+			delete(q.Header, name)
 		}
 	}
 	q.acceptEncoding, q.cacheable, q.ranged, q.key, q.baseKey, q.rule, q.ttl = nil, false, false, cache.Key{}, cache.Key{}, cache.Rule{}, 0
@@ -309,98 +260,20 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
 // these fields.
 var contentFields = []string{"Content-Encoding", "Content-Language", "Content-Type"}
 
-// outbound returns the fields of a client's request that are forwarded.
-func (g *Gateway) outbound(in http.Header, known bool) sentFields {
-	connection, out := cache.ConnectionFields(in), make(http.Header, len(in)+2)
-	f := sentFields{header: out}
-	for name, values := range in {
-		if len(values) == 0 {
-			continue
-		}
-		rule, row := policy.RequestField(name)
-		switch {
-		case rule == policy.FieldConsumed || connection[name]:
-		case rule == policy.FieldPassed:
-			out[name] = values[:len(values):len(values)]
-		case rule == policy.FieldKeyed:
-			if name == preferField {
-				if values = otherPreferences(values); len(values) == 0 {
-					continue
-				}
-			}
-			out[name] = values[:len(values):len(values)]
-			switch {
-			case name == "Accept":
-			case !known && row == "" && isPlainNumber(name, values):
-				f.numbers = append(f.numbers, name)
-			default:
-				f.keyed = append(f.keyed, name)
-			}
-		default:
-			f.withheld = append(f.withheld, row)
-			if rule == policy.FieldCredential {
-				if f.credentials == nil {
-					f.credentials = http.Header{}
-				}
-				f.credentials[name] = values
-			}
-		}
+// sentHeader returns the header of the request upstream, without the credential and the conditions. Weir must read limit errors, so
+// the upstream may use only codings that Weir can decode.
+func (a *attempt) sentHeader() http.Header {
+	h := maps.Clone(a.Header)
+	if a.identityAsked {
+		return h
 	}
-	slices.Sort(f.keyed)
-	slices.Sort(f.numbers)
-	if len(f.withheld) > 1 {
-		slices.Sort(f.withheld)
-		f.withheld = slices.Compact(f.withheld)
+	if len(a.acceptEncoding) > 0 {
+		h["Accept-Encoding"] = a.acceptEncoding
 	}
-	if !known {
-		out["Surrogate-Capability"] = surrogateCapability
+	if accept := h["Accept-Encoding"]; len(accept) > 0 {
+		h["Accept-Encoding"] = []string{contentcoding.Supported(accept)}
 	}
-	if values := out["If-Match"]; len(values) > 0 {
-		out["If-Match"] = strengthen(values)
-	}
-	if out.Get("User-Agent") == "" {
-		out["User-Agent"] = defaultAgent
-	}
-	out["Via"] = g.via
-	if earlier := in["Via"]; len(earlier) > 0 && !connection["Via"] {
-		out["Via"] = slices.Concat(earlier, g.via)
-	}
-	return f
-}
-
-// All requests share these field values, which must not be modified. The upstream requires a User-Agent.
-// Surrogate-Capability names this cache for targeted Cache-Control fields of unknown operations (package cache).
-var (
-	defaultAgent        = []string{"weir"}
-	identityEncoding    = []string{"identity"}
-	surrogateCapability = []string{`weir="Surrogate/1.0"`}
-)
-
-var (
-	// smallNumbers matches values of at most four digits, which hold no credential.
-	smallNumbers = regexp.MustCompile(`^[0-9, ]{1,4}$`)
-	// namesCaller matches the names of fields in which even a small number may select the data of a caller.
-	namesCaller = regexp.MustCompile(`(?i)(^|-)(id|uid|gid|sid|pin|otp|as|org|for)(-|$)|token|key|secret|pass|pwd|auth|sign|sess|jwt|cred|cookie|code|` +
-		`ticket|grant|cert|user|login|account|tenant|owner|member|client|customer|sudo|actor|subject|principal|ident|role|scope|group|team|project|organi|company|workspace|` +
-		`behalf|impersonat|delegat|mfa|employee|staff|person|badge|device|profile|view|visitor|reader|subscriber|holder|patient|department|division|realm|domain|site|store|uuid|nonce`)
-)
-
-// isPlainNumber reports whether a field has a small number and names no caller. Programs number their requests.
-func isPlainNumber(name string, values []string) bool {
-	return len(values) == 1 && smallNumbers.MatchString(values[0]) && !namesCaller.MatchString(name)
-}
-
-// weakPrefix matches the beginning of a weak ETag in a list.
-var weakPrefix = regexp.MustCompile(`(^|,)([ \t]*)W/"`)
-
-// strengthen reverses weaken in If-Match, in which a weak ETag never matches (RFC 9110 section 13.1.1). If the upstream's
-// ETag is weak, its strong form does not match either.
-func strengthen(values []string) []string {
-	strong := make([]string, len(values))
-	for i, value := range values {
-		strong[i] = weakPrefix.ReplaceAllString(value, `$1$2"`)
-	}
-	return strong
+	return h
 }
 
 // usesCache reports whether the response to a REST request may come from the cache, or may be stored.
@@ -461,32 +334,11 @@ func isBasic(authorization string) bool {
 // keyWithoutClass returns the key of a question without a security class. The cache evaluates the method, the conditions and the
 // range, so the key does not contain them. Neither does it contain fields that have a fixed value, or name a program or a request.
 func (g *Gateway) keyWithoutClass(q *question) cache.Key {
-	accept := strings.Join(q.header["Accept"], ",")
+	accept := strings.Join(q.Header["Accept"], ",")
 	if q.match.Operation.Known() {
-		accept = g.Dialect.Accept(q.header["Accept"])
+		accept = g.Dialect.Accept(q.Header["Accept"])
 	}
-	return cache.NewKey(q.keyParts(g.base, q.match.Path, q.match.Query, accept)...)
-}
-
-// keyParts returns the parts of a cache key: the first parts, and the names and values of the keyed fields and credentials.
-func (f *sentFields) keyParts(first ...string) []string {
-	parts := slices.Grow(first, 2*len(f.keyed))
-	for _, name := range f.keyed {
-		value := cache.FieldValue(f.header, name)
-		if name == "Accept-Language" && value == "*" {
-			continue // means the same as no field (RFC 9110 section 12.5.4)
-		}
-		parts = append(parts, name, value)
-	}
-	for _, name := range f.numbers {
-		parts = append(parts, "a number in", name)
-	}
-	if len(f.credentials) > 0 {
-		for _, name := range slices.Sorted(maps.Keys(f.credentials)) {
-			parts = append(parts, name, cache.FieldValue(f.credentials, name))
-		}
-	}
-	return parts
+	return cache.NewKey(q.KeyParts(g.base, q.match.Path, q.match.Query, accept)...)
 }
 
 // unifyHeader gives all requests with the same key the same values of the fields that the key does not contain and that may
@@ -496,27 +348,20 @@ func (g *Gateway) unifyHeader(q *question) {
 	if len(g.Dialect.ETag) > 0 {
 		// The upstream formats JSON for browsers, under the same ETag as the compact form. The ETag depends on the
 		// spelling of the media type, so the gateway sends one spelling.
-		q.header["User-Agent"] = defaultAgent
-		if q.match.Operation.Known() && g.Dialect.Accept(q.header["Accept"]) == "" {
-			q.header.Set("Accept", g.Dialect.MediaType())
+		q.Header["User-Agent"] = fields.DefaultAgent
+		if q.match.Operation.Known() && g.Dialect.Accept(q.Header["Accept"]) == "" {
+			q.Header.Set("Accept", g.Dialect.MediaType())
 		}
 	}
 }
 
+// identityEncoding is the Accept-Encoding of the identity form, which all requests share. It must not be modified.
+var identityEncoding = []string{"identity"}
+
 // askForIdentity asks the upstream for the identity form, which is stored. Weir encodes that form for the client.
 func (q *question) askForIdentity() {
-	q.acceptEncoding = q.header["Accept-Encoding"]
-	q.header["Accept-Encoding"] = identityEncoding
-}
-
-// implied returns the names of the fields that a response depends on although neither the key nor its Vary field contains their
-// values. vary are the fields of Vary outside the key. A number counts for a response without such fields: an upstream that lists
-// one field of its own in Vary lists them all.
-func (f *sentFields) implied(vary []cache.Field) []string {
-	if len(vary) > 0 {
-		return nil
-	}
-	return f.numbers
+	q.acceptEncoding = q.Header["Accept-Encoding"]
+	q.Header["Accept-Encoding"] = identityEncoding
 }
 
 // authorize refuses a question that the client may not ask. scope is that of the client.

@@ -5,18 +5,15 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
-	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // failure is an error response by Weir itself. The client gets message, and the operator gets cause.
@@ -233,7 +230,7 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 			status: http.StatusServiceUnavailable, detail: "identity", retryAfter: identityRetry, cause: err,
 			message: "Service Unavailable: identity provider unavailable",
 		}
-	case errors.Is(err, errStalled), isTimeout(err):
+	case wire.IsTimeout(err):
 		return &failure{
 			status: http.StatusGatewayTimeout, detail: "timeout", cause: err,
 			message: "Gateway Timeout: the upstream did not answer in time",
@@ -241,46 +238,7 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 	case errors.Is(err, context.Canceled):
 		return &failure{status: statusClientGone, cause: err}
 	}
-	reason, _ := connectionFault(err)
+	reason, _ := wire.ConnectionFault(err)
 	reason = cmp.Or(reason, "the upstream gave no valid answer")
 	return &failure{status: http.StatusBadGateway, message: "Bad Gateway: " + reason, detail: "upstream", cause: err}
-}
-
-func isTimeout(err error) bool {
-	var t net.Error
-	return errors.As(err, &t) && t.Timeout()
-}
-
-// http2Breaks are parts of the errors of net/http, which exports no types for them, after a connection of HTTP/2 has ended.
-var http2Breaks = []string{
-	"http2: server sent GOAWAY", "http2: Transport received Server's graceful shutdown GOAWAY",
-	"http2: client connection lost", // no response to a PING
-}
-
-// isHTTP2Break reports whether the upstream has ended the stream or the connection of a request over HTTP/2.
-func isHTTP2Break(err error) bool {
-	return isStreamReset(err) ||
-		slices.ContainsFunc(http2Breaks, func(part string) bool { return strings.Contains(err.Error(), part) })
-}
-
-// isStreamReset reports whether the upstream has ended only the stream of a request, with RST_STREAM.
-func isStreamReset(err error) bool { return strings.Contains(err.Error(), "; received from peer") }
-
-// connectionFault describes a failed connection without the address of the upstream, and returns the error type for
-// traces. Both results are empty for other errors.
-func connectionFault(err error) (description, errorType string) {
-	var dns *net.DNSError
-	var op *net.OpError
-	switch {
-	case errors.As(err, &dns):
-		return "the upstream's name cannot be resolved", "name_resolution"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the upstream refuses connections", "connection_refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
-		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), isHTTP2Break(err):
-		return "the upstream broke the connection", "connection_broken"
-	case errors.As(err, &op) && op.Op == "dial":
-		return "the upstream cannot be reached", "_OTHER"
-	}
-	return "", ""
 }

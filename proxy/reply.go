@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
+	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/names"
 )
@@ -47,6 +48,14 @@ func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
 	}
 }
 
+// adopt makes the result of an attempt the result of the exchange.
+func (ex *exchange) adopt(a *attempt) {
+	ex.question, ex.lateLimit = a.question, a.lateLimit
+	r, from := ex.record, &a.result
+	r.Account, r.Resource, r.Cache, r.Error = from.account, from.resource, from.cache, from.err
+	r.Limited, r.LimitAnswer, r.OutsideRange = from.limited, from.limitAnswer, from.outsideRange
+}
+
 // hitStatus returns the status of a stored response that answers the question without a request.
 func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) CacheStatus {
 	if a.current {
@@ -65,7 +74,7 @@ const beyond = "bytes=99999999999-"
 // is 304 if the client's validators match, and otherwise the stored status.
 func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (status int) {
 	status = e.Status
-	notModified := e.NotModified(a.header)
+	notModified := e.NotModified(a.Header)
 	if notModified {
 		status = http.StatusNotModified
 	}
@@ -154,9 +163,8 @@ func (a *attempt) weakenConfirmed(h http.Header, c *contentcoding.Coding) {
 }
 
 const (
-	requestIDHeader     = "Weir-Request-Id"
-	debugHeader         = "Weir-Debug"
-	traceresponseHeader = "Traceresponse"
+	requestIDHeader = "Weir-Request-Id"
+	debugHeader     = "Weir-Debug"
 )
 
 // finishHeader completes the header of a response that came from the cache or the upstream.
@@ -166,8 +174,8 @@ func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
 	}
 	g.localize(ex, h)
 	g.setWeirHeaders(ex, status, h)
-	if ex.prefer.applied != "" && ex.record.Waited > 0 {
-		h.Set("Preference-Applied", ex.prefer.applied)
+	if ex.prefer.Applied != "" && ex.record.Waited > 0 {
+		h.Set("Preference-Applied", ex.prefer.Applied)
 	}
 }
 
@@ -273,7 +281,7 @@ func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
 		h.Set(debugHeader, ex.record.debug(ex.question, g.Ledger.Canonical(ex.record.Account)))
 	}
 	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
-		h.Set(traceresponseHeader, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
+		h.Set(fields.Traceresponse, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
 	}
 }
 
@@ -314,24 +322,4 @@ func (g *Gateway) entryResponse(a *attempt, e *cache.Entry, now time.Time) *http
 		}
 	}
 	return resp
-}
-
-// encode applies a content coding to a response that the upstream sent in identity form. A stored response is encoded
-// already.
-func (a *attempt) encode(resp *http.Response) {
-	if !a.identityAsked {
-		return
-	}
-	length := resp.ContentLength
-	if resp.StatusCode == http.StatusNotModified || resp.StatusCode == http.StatusPartialContent {
-		length = -1 // the length of the complete content is unknown
-	}
-	c := a.selectCoding(resp.StatusCode, resp.Header, length)
-	if c == nil {
-		return
-	}
-	resp.ContentLength = -1 // the ReverseProxy then flushes each write
-	if a.method != http.MethodHead {
-		resp.Body = c.Reader(resp.Body)
-	}
 }

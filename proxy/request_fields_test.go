@@ -80,7 +80,7 @@ func TestForwardedFieldsSeparateResponses(t *testing.T) {
 				r := newGet(path, fields...)
 				want := httptest.NewRecorder()
 				sent := r.Clone(r.Context())
-				sent.Header = w.question(r).header
+				sent.Header = w.question(r).Header
 				echoFields(control)(want, sent)
 				if got := w.get(path, fields...); got.body != want.Body.String() {
 					failure = fmt.Sprintf("%s with %q: got the response to other fields (%s):\n%s\nwant\n%s", path, fields, got.Header.Get("Cache-Status"), got.body, want.Body)
@@ -193,7 +193,7 @@ func TestStoredEntriesContainNoFieldOfTheKey(t *testing.T) {
 		r := newGet("/made/up", "Private-Token: secret-value")
 		w.get("/made/up", "Private-Token: secret-value")
 		ex := w.question(r)
-		e, _ := w.gateway.Cache.Memory.Lookup(ex.key, ex.header)
+		e, _ := w.gateway.Cache.Memory.Lookup(ex.key, ex.Header)
 		if e == nil || strings.Contains(fmt.Sprint(e.Vary), "secret-value") {
 			w.Errorf("got %+v", e)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // failIf reports an error if the condition holds.
@@ -196,7 +197,7 @@ func (w *world) accounts(most int) []limits.Account {
 func rawTransport(t *testing.T, serve func(net.Conn)) *http.Transport {
 	l := testservers.ListenPipe("raw.test:80")
 	serveRaw(t, l, l, serve)
-	transport := NewTransport()
+	transport := wire.NewTransport()
 	transport.DialContext = l.Dial
 	t.Cleanup(transport.CloseIdleConnections)
 	return transport

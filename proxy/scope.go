@@ -10,14 +10,12 @@ import (
 	"net/textproto"
 	"regexp"
 	"strings"
-	"sync"
-	"time"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
+	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -169,95 +167,6 @@ var errBodyMemory = &failure{
 	message: "Service Unavailable: this gateway has no memory left to read the body",
 }
 
-// repositoryNames contains the names behind numbers of repositories and owners that the upstream has shown. An empty name is a
-// number without an object that a client and its credential can see. The zero value is empty and ready for use.
-type repositoryNames struct {
-	mu    sync.Mutex
-	names *simplelru.LRU[string, shownName] // by path, such as /repositories/7, without an object after the client and its security class
-}
-
-type shownName struct {
-	name  string
-	kind  string // the type of a node ID
-	until time.Time
-	since time.Time // start of the absence of an object, or of the last write of a client
-}
-
-const (
-	maxShownNames = 16384
-	// nameFor is the time for which a number keeps its name. A repository that is transferred out of a scope stays reachable by its
-	// number for at most this time.
-	nameFor = 5 * time.Minute
-	// minAbsent and absentFor bound the time for which a number without a visible object is refused without a request. Within them,
-	// that time is the age of the absence, because a replica of the upstream may not show a new object yet.
-	minAbsent, absentFor = time.Second, time.Minute
-)
-
-func (r *repositoryNames) add(path string, shown shownName, lifetime time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.names == nil {
-		r.names, _ = simplelru.NewLRU[string, shownName](maxShownNames, nil) // the size is valid
-	}
-	shown.until = time.Now().Add(lifetime)
-	r.names.Add(path, shown)
-}
-
-// get returns an entry. ok is false after its end, and without an entry.
-func (r *repositoryNames) get(path string) (shown shownName, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.names == nil {
-		return shown, false
-	}
-	shown, ok = r.names.Get(path)
-	return shown, ok && time.Now().Before(shown.until)
-}
-
-// addAbsent remembers that a client and its credential cannot see an object. The first absence after a write of the client is a new
-// one, because the write may create the object.
-func (r *repositoryNames) addAbsent(q *question, path string) {
-	now := time.Now()
-	before, _ := r.absent(q, path)
-	if before.since.IsZero() {
-		before.since = now
-	}
-	r.add(q.absentPath(path), shownName{since: before.since}, min(max(now.Sub(before.since), minAbsent), absentFor))
-}
-
-// absent returns the absence of an object. It has no start if the client has written since.
-func (r *repositoryNames) absent(q *question, path string) (shownName, bool) {
-	shown, ok := r.get(q.absentPath(path))
-	if written, _ := r.get(writePath + q.identity.Caller.Client); !written.since.Before(shown.since) {
-		return shownName{}, false
-	}
-	return shown, ok
-}
-
-// writePath precedes the client in the entry with its last write.
-const writePath = "write "
-
-// noteWrite ends the absences for a client after its write. The client then causes at most one look-up more for each object.
-func (r *repositoryNames) noteWrite(q *question) {
-	if q.identity.Scope != nil && q.operation.Writes() {
-		r.add(writePath+q.identity.Caller.Client, shownName{since: time.Now()}, absentFor)
-	}
-}
-
-// forget removes the numbers of a name.
-func (r *repositoryNames) forget(name string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.names == nil {
-		return
-	}
-	for _, path := range r.names.Keys() {
-		if shown, _ := r.names.Peek(path); strings.EqualFold(shown.name, name) || strings.HasPrefix(strings.ToLower(shown.name), strings.ToLower(name)+"/") {
-			r.names.Remove(path)
-		}
-	}
-}
-
 // numberedLink matches the number of a repository in a link to a page.
 var numberedLink = regexp.MustCompile(`/repositories/([0-9]{1,19})/[^>]*>\s*;[^,]*rel="?(?:next|prev|first|last)\b`)
 
@@ -265,7 +174,7 @@ var numberedLink = regexp.MustCompile(`/repositories/([0-9]{1,19})/[^>]*>\s*;[^,
 func (g *Gateway) learnNumber(q *question, h http.Header) {
 	for _, link := range h["Link"] {
 		if m := numberedLink.FindStringSubmatch(link); m != nil {
-			g.shown.add(string(policy.RepositoryIDs)+m[1], shownName{name: q.named}, nameFor)
+			g.shown.Add(string(policy.RepositoryIDs)+m[1], learned.Name{Text: q.named})
 			return
 		}
 	}
@@ -284,8 +193,8 @@ func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) 
 // shownName is [Gateway.nameOf] for a number without leading zeros, or for a name.
 func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
 	path := string(kind) + id
-	if shown, ok := g.shown.known(q, path); ok {
-		return shown.name, nil
+	if shown, ok := g.shown.Known(&q.identity.Caller, path); ok {
+		return shown.Text, nil
 	}
 	name, final := "", false
 	err := g.lookUp(ex, q, http.MethodGet, path, nil, func(a *attempt, resp *http.Response) (err error) {
@@ -295,28 +204,14 @@ func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id strin
 	switch {
 	case err != nil:
 	case name != "":
-		g.shown.add(path, shownName{name: name}, nameFor)
+		g.shown.Add(path, learned.Name{Text: name})
 	case final:
-		g.shown.addAbsent(q, path)
+		g.shown.AddAbsent(&q.identity.Caller, path)
 	}
 	return name, err
 }
 
-// absentPath returns the key of an object that the client and its credential cannot see.
-func (q *question) absentPath(path string) string {
-	return strings.Join([]string{q.identity.Caller.Client, q.identity.Caller.Class, path}, "\x00")
-}
-
-// known returns what the upstream has shown for a path. It is empty for an absent object.
-func (r *repositoryNames) known(q *question, path string) (shownName, bool) {
-	shown, ok := r.get(path)
-	if !ok {
-		shown, ok = r.absent(q, path)
-	}
-	return shown, ok
-}
-
-// nodePath precedes node IDs in repositoryNames.
+// nodePath precedes node IDs in [learned.Names].
 const nodePath = "node "
 
 // nodesOf returns the objects behind node IDs, as [Gateway.nameOf] does for numbers. One query requests all that are unknown.
@@ -325,8 +220,8 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 	var unknown []string
 	var at []int
 	for i, id := range ids {
-		shown, ok := g.shown.known(q, nodePath+id)
-		nodes[i] = policy.Node{Type: shown.kind, Repository: shown.name}
+		shown, ok := g.shown.Known(&q.identity.Caller, nodePath+id)
+		nodes[i] = policy.Node{Type: shown.Kind, Repository: shown.Text}
 		if !ok {
 			unknown, at = append(unknown, id), append(at, i)
 		}
@@ -335,7 +230,7 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 		return nodes, nil
 	}
 	return nodes, g.lookUp(ex, q, http.MethodPost, q.match.Path, policy.NodesQuery(unknown), func(a *attempt, resp *http.Response) error {
-		shown, _ := peek(resp, maxNodes)
+		shown, _ := bodies.Peek(resp, maxNodes)
 		found, err := policy.ReadNodes(contentcoding.Decode(resp.Header.Get("Content-Encoding"), shown, maxNodes), len(unknown))
 		if resp.StatusCode != http.StatusOK || err != nil || a.result.limited != limits.NotLimited {
 			return g.scopeUnknown(a, "the repositories of node IDs", resp.StatusCode)
@@ -343,9 +238,9 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 		for i, node := range found {
 			path := nodePath + unknown[i]
 			if nodes[at[i]] = node; node.Type != "" {
-				g.shown.add(path, shownName{name: node.Repository, kind: node.Type}, nameFor)
+				g.shown.Add(path, learned.Name{Text: node.Repository, Kind: node.Type})
 			} else if !a.unclear {
-				g.shown.addAbsent(q, path)
+				g.shown.AddAbsent(&q.identity.Caller, path)
 			}
 		}
 		return nil
@@ -417,7 +312,8 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 		resp = g.useHit(a, e)
 	} else {
 		a.hidden = e
-		out := &http.Request{Method: asked.method, URL: g.target(asked.match), Header: a.outbound(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
+		target := g.target(asked.match)
+		out := &http.Request{Method: asked.method, URL: &target, Header: a.sentHeader(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 		if sub.body != nil {
 			out.Body, out.ContentLength = sub.in.Body, sub.in.ContentLength
 		}
@@ -428,7 +324,7 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 		return err
 	}
 	sub.answer = resp.Body
-	defer func() { discard(resp.Body) }()
+	defer func() { bodies.Discard(resp.Body) }()
 	sub.w.WriteHeader(resp.StatusCode)
 	return read(a, resp)
 }
@@ -436,7 +332,7 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 // readName returns the name in a response about an object with a number, or the current name of a repository. The name is empty if the
 // response shows none. final is false if the upstream may show one soon.
 func (g *Gateway) readName(a *attempt, resp *http.Response, kind policy.IDs, id string) (name string, final bool, err error) {
-	shown := peekText(resp)
+	shown := bodies.PeekText(resp)
 	switch status := resp.StatusCode; {
 	case a.result.limited == limits.NotLimited && status >= 300 && status < 500 && status != http.StatusUnauthorized:
 		return "", !a.unclear, nil

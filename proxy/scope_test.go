@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/learned"
 )
 
 // agentScope permits acme without acme/secret, and the organization itself.
@@ -174,7 +175,7 @@ func TestNumbersOfRepositoriesAreLookedUpOnce(t *testing.T) {
 		calls("target of the redirect", "/repositories/8", 403, 0)
 		w.gateway.EndName(t.Context(), "acme/widgets")
 		calls("after a rename", "/repositories/7/labels", 200, 2)
-		time.Sleep(nameFor)
+		time.Sleep(learned.NameFor)
 		calls("much later", "/repositories/7/labels", 200, 2)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -21,9 +22,6 @@ func (q *question) tagged() tags.Question {
 
 // tags returns the tags of the stored response to the question.
 func (q *question) tags() []string { return q.tagged().Tags() }
-
-// hasAccess reports whether the responses to the question depend on the access of a credential.
-func (q *question) hasAccess() bool { return q.tagged().DependsOnAccess() }
 
 // endAccess makes the responses stale that depend on the access to a path, after the upstream has denied the path to a
 // credential: those of the path, and those of all objects inside its object. A denial of a query, such as one for an unknown
@@ -102,7 +100,7 @@ func (g *Gateway) tagsOfRename(a *attempt, resp *http.Response) []string {
 	if !a.match.Operation.MayRename() {
 		return nil
 	}
-	name := presentName.FindSubmatch(peekText(resp))
+	name := presentName.FindSubmatch(bodies.PeekText(resp))
 	if name == nil || strings.EqualFold(string(name[1]), a.match.Collection().Name) {
 		return nil
 	}
@@ -116,7 +114,7 @@ func (g *Gateway) EndName(ctx context.Context, name string) {
 	if strings.Contains(name, "/") {
 		root = "repo:"
 	}
-	g.shown.forget(name)
+	g.shown.Forget(name)
 	g.Cache.EndCoverage(ctx, root+name, tags.OfName(g.Catalogue, name)...)
 }
 
@@ -175,8 +173,9 @@ func (g *Gateway) ownCallers(q *question) []policy.Caller {
 // tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.
 // Targets on other hosts are ignored (RFC 9111 section 4.4).
 func (g *Gateway) tagsOfLocation(a *attempt, h http.Header) (list []string) {
-	for _, name := range []string{"Location", "Content-Location"} {
-		u, err := g.target(a.match).Parse(h.Get(name))
+	target := g.target(a.match)
+	for _, name := range localFields {
+		u, err := target.Parse(h.Get(name))
 		if err != nil || h.Get(name) == "" {
 			continue
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/secrets"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // traceRequest starts the span of a client's request. If the request has a trace context (W3C Trace Context), the span
@@ -192,12 +193,12 @@ func requestResult(resp *http.Response, err error) string {
 		return strconv.Itoa(resp.StatusCode)
 	}
 	switch {
-	case errors.Is(err, errStalled), isTimeout(err):
+	case wire.IsTimeout(err):
 		return "timeout"
 	case errors.Is(err, context.Canceled):
 		return "canceled"
 	}
-	_, errorType := connectionFault(err)
+	_, errorType := wire.ConnectionFault(err)
 	return cmp.Or(errorType, "_OTHER")
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // recordLog collects the records of a gateway.
@@ -202,7 +203,7 @@ func TestAttemptResultHasTheErrorType(t *testing.T) {
 		want string
 	}{
 		{nil, "204"},
-		{fmt.Errorf("wire: %w", errStalled), "timeout"},
+		{fmt.Errorf("wire: %w", wire.ErrStalled), "timeout"},
 		{&net.OpError{Op: "read", Err: context.DeadlineExceeded}, "timeout"},
 		{fmt.Errorf("wire: %w", context.Canceled), "canceled"},
 		{&net.DNSError{Err: "no such host", Name: "x"}, "name_resolution"},

@@ -17,9 +17,12 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/breaker"
+	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/tags"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // send sends a request until the response is final. The request is repeated in these cases:
@@ -63,7 +66,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		s.endRequest(resp, err)
 		if err == nil {
 			a.call.SetAnswered()
-			outcome.Ended = hasEnded(resp)
+			outcome.Ended = bodies.HasEnded(resp)
 		}
 		if err == nil && !outcome.Ended { // the concurrency slot is released at the end of the body
 			p.ReadCloser, p.left = resp.Body, resp.ContentLength
@@ -99,7 +102,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 			g.Resources.Learn(a.claimScope, caller.Kind, a.resource, outcome.Rate.Resource)
 		}
 		if repeat || g.waitsForLimit(a, outcome) {
-			discard(resp.Body)
+			bodies.Discard(resp.Body)
 			a.call.SetPaused(true)
 			continue // the next permit waits for the credential, and until the limit has ended
 		}
@@ -108,16 +111,29 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		}
 		wait, again := g.nextPoll(a, resp)
 		if !again {
-			g.filterResponse(a.match.Operation, resp.Header)
+			fields.FilterResponse(a.match.Operation, g.Dialect.Vendor, resp.Header)
 			return resp, nil
 		}
-		discard(resp.Body)
+		bodies.Discard(resp.Body)
 		a.call.SetPaused(true)
 		caller.Priority = policy.Batch // polls yield to clients
 		if err := g.pause(a.exchange, a.ctx, wait); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// readAhead checks the body of a small response before the response to the client begins. The error may be that of a request body
+// whose end the upstream did not wait for.
+func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
+	if invalid := a.body.Err(); invalid != nil && resp.StatusCode < http.StatusBadRequest {
+		_ = resp.Body.Close()
+		return invalid
+	}
+	if a.method == http.MethodHead || resp.Body == http.NoBody {
+		return nil
+	}
+	return bodies.ReadAhead(resp, a.identityAsked)
 }
 
 // beginToken permits a request with the credential of the attempt. end must be called as in [learned.ClientTokens.Begin], and
@@ -408,7 +424,7 @@ func peekJSON(resp *http.Response) []byte {
 	if !strings.Contains(resp.Header.Get("Content-Type"), "json") {
 		return nil
 	}
-	return peekText(resp)
+	return bodies.PeekText(resp)
 }
 
 // field returns a simple member of a JSON object, or nil. The object may be truncated after the member.
@@ -459,9 +475,9 @@ func (g *Gateway) observeUpstream(a *attempt, err error) {
 // client, an invalid request body or a broken idle connection.
 func (a *attempt) isUpstreamFault(err error) bool {
 	switch {
-	case a.reused && isBroken(err) && !isStreamReset(err), a.body.Err() != nil:
+	case a.reused && wire.IsBroken(err) && !wire.IsStreamReset(err), a.body.Err() != nil:
 		return false
-	case errors.Is(err, errStalled), isTimeout(err), errors.Is(err, errInterim), errors.Is(err, errUnpermitted):
+	case wire.IsTimeout(err), errors.Is(err, wire.ErrInterim), errors.Is(err, wire.ErrUnpermitted):
 		return true
 	}
 	return !errors.Is(err, context.Canceled)
@@ -508,7 +524,7 @@ func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o lim
 func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	pause := time.Duration((1 + rand.Float64()) * float64(minRetryPause<<(2*before)))
 	switch {
-	case !a.match.Operation.Safe(), before == maxRetries, !isBroken(err), a.body.Err() != nil, a.ctx.Err() != nil, g.breaker.Open():
+	case !a.match.Operation.Safe(), before == maxRetries, !wire.IsBroken(err), a.body.Err() != nil, a.ctx.Err() != nil, g.breaker.Open():
 		return false
 	case time.Now().Add(pause).After(a.deadline(g.Wait)):
 		return false
@@ -535,13 +551,6 @@ const (
 )
 
 var errRetryBudget = errors.New("the retry budget is exhausted")
-
-// isBroken reports whether the connection broke before a response began. A retry may then succeed, unlike after a
-// timeout.
-func isBroken(err error) bool {
-	fault, _ := connectionFault(err)
-	return fault != "" && !errors.Is(err, errStalled) && !isTimeout(err) && !errors.Is(err, errInterim)
-}
 
 // observeToken records the response to a request with the credential of the attempt. A redirect proves the credential
 // only if the operation is documented to redirect, such as to an archive.

@@ -309,7 +309,7 @@ func TestForwardedTargetIsTheCanonicalTarget(t *testing.T) {
 			want += "?" + m.Query
 		}
 		if u.String() != want {
-			t.Fatalf("forwarded to %s, but the key has %s", u, want)
+			t.Fatalf("forwarded to %s, but the key has %s", &u, want)
 		}
 	})
 }
@@ -337,7 +337,8 @@ func TestIdleConnectionsAreReusedFor30Seconds(t *testing.T) {
 func TestGraphQLTargetOfASelfHostedUpstream(t *testing.T) {
 	g := New(Config{Upstream: &url.URL{Scheme: "https", Host: "ghe.test", Path: "/api/v3"}, Dialect: &policy.Dialect{}, Log: slog.New(slog.DiscardHandler)})
 	for path, want := range map[string]string{"/graphql": "https://ghe.test/api/graphql", "/user": "https://ghe.test/api/v3/user"} {
-		got := g.target(policy.Match{Path: path}).String()
+		target := g.target(policy.Match{Path: path})
+		got := target.String()
 		failIf(t, got != want, "%s: got %s, want %s", path, got, want)
 	}
 }

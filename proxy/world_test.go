@@ -20,6 +20,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // world is a gateway with a client and an upstream. Servers, transport and client are real, but use net.Pipe
@@ -48,7 +49,7 @@ var upstreamProtocol = cmp.Or(os.Getenv("WEIR_TEST_UPSTREAM"), http2)
 
 // serveUpstream starts an upstream, and returns a transport to this upstream.
 func serveUpstream(t *testing.T, protocol string, handler http.Handler) http.RoundTripper {
-	transport := NewTransport()
+	transport := wire.NewTransport()
 	t.Cleanup(transport.CloseIdleConnections)
 	switch protocol {
 	case http1:

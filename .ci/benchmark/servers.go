@@ -16,7 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // These are the paths of the upstream. The first three are operations of the catalogue.
@@ -45,7 +45,7 @@ func serve(kind string, args []string) error {
 		handler = h
 	case kind == "reverseproxy" && len(args) >= 2:
 		target := &url.URL{Scheme: "http", Host: args[1]}
-		handler = &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: proxy.NewTransport()}
+		handler = &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }, Transport: wire.NewTransport()}
 		if len(args) == 3 {
 			handler = counted(handler, args[2])
 		}

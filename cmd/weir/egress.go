@@ -9,7 +9,7 @@ import (
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 // egress selects the proxy of upstream.proxy for outbound requests. The zero value selects none. Variables of the
@@ -34,7 +34,7 @@ func (e *egress) proxy(r *http.Request) (*url.URL, error) {
 
 // transport returns a transport for requests through the proxy.
 func (e *egress) transport() *http.Transport {
-	t := proxy.NewTransport()
+	t := wire.NewTransport()
 	t.Proxy = e.proxy
 	t.OnProxyConnectResponse = func(_ context.Context, _ *url.URL, connect *http.Request, resp *http.Response) error {
 		if resp.StatusCode == http.StatusOK {

@@ -19,6 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/replay"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/wire"
 )
 
 type replayCommand struct {
@@ -90,7 +91,7 @@ func replayConfig(c *config.Config) (replay.Config, error) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	offline := &gateway{ // has only the parts that registry uses, and sends nothing
-		credentialHealth: credential.NewHealth(log), appTokens: credential.NewAppTokens(proxy.NewTransport(), nil, log),
+		credentialHealth: credential.NewHealth(log), appTokens: credential.NewAppTokens(wire.NewTransport(), nil, log),
 	}
 	offline.hashKeys.Store(&hashKeys{current: credential.NewHashKey()})
 	registry, err := offline.registry(c, upstream, dialect)

@@ -1,10 +1,8 @@
-package proxy
+package fields
 
 import (
-	"log/slog"
 	"net/http"
 	"net/textproto"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -23,11 +21,7 @@ func FuzzHeaderPolicy(f *testing.F) {
 	} {
 		f.Add(seed[0], seed[1], seed[2])
 	}
-	dialect, err := policy.LoadDialect("service")
-	if err != nil {
-		f.Fatal(err)
-	}
-	g := New(Config{Dialect: dialect, Upstream: &url.URL{Scheme: "http", Host: "upstream.test"}, Log: slog.New(slog.DiscardHandler)})
+	via := []string{"1.1 weir"}
 	known := policy.Embedded().Operation("gitignore/list-templates")
 	classified, err := policy.Embedded().Classify(http.MethodGet, "/made/up", "")
 	if err != nil {
@@ -36,13 +30,13 @@ func FuzzHeaderPolicy(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value, connection string) {
 		in := http.Header{"Accept": {"*/*"}, "Authorization": {"Bearer mine"}, "Cookie": {"mine"}, "Via": {"mine"}, "Connection": {connection}}
 		in.Add(name, value)
-		for _, out := range []http.Header{g.outbound(in, true).header, g.outbound(in, false).header} {
+		for _, out := range []http.Header{Outbound(in, true, via).Header, Outbound(in, false, via).Header} {
 			for _, never := range []string{"Authorization", "Cookie", "Connection", "Proxy-Authorization", "Host", "Forwarded", "X-Forwarded-For", "X-Service-Otp"} {
 				if _, ok := out[never]; ok {
 					t.Errorf("%s was forwarded: %q", never, out)
 				}
 			}
-			if via := out["Via"]; via[len(via)-1] != g.via[0] || out.Get("User-Agent") == "" {
+			if got := out["Via"]; got[len(got)-1] != via[0] || out.Get("User-Agent") == "" {
 				t.Errorf("Via or User-Agent is wrong in %q", out)
 			}
 			for sent := range out {
@@ -54,20 +48,20 @@ func FuzzHeaderPolicy(f *testing.F) {
 				}
 			}
 		}
-		fields := g.outbound(in, true)
-		for sent := range fields.header {
-			rule, _ := policy.RequestField(sent)
-			if keyed := slices.Contains(fields.keyed, sent) || sent == "Accept"; rule != policy.FieldPassed && !keyed {
-				t.Errorf("%s was forwarded, and is not in the key", sent)
+		sent := Outbound(in, true, via)
+		for name := range sent.Header {
+			rule, _ := policy.RequestField(name)
+			if keyed := slices.Contains(sent.Keyed, name) || name == "Accept"; rule != policy.FieldPassed && !keyed {
+				t.Errorf("%s was forwarded, and is not in the key", name)
 			}
 		}
 		response := http.Header{"Content-Type": {"text/plain"}, "X-Service-Media-Type": {"v3"}, "Ratelimit": {"theirs"}}
 		response.Add(name, value)
-		g.filterResponse(classified.Operation, response)
+		FilterResponse(classified.Operation, "service", response)
 		if response.Get("Ratelimit") != "" {
 			t.Error("the upstream's RateLimit field was returned")
 		}
-		g.filterResponse(known, response)
+		FilterResponse(known, "service", response)
 		for sent := range response {
 			if !returnedFields[sent] && !strings.Contains(strings.ToLower(sent), "service") {
 				t.Errorf("%s was returned", sent)

@@ -1,4 +1,5 @@
-package proxy
+// Package bodies reads bodies of upstream responses: it peeks at their beginning, and detects those that are cut.
+package bodies
 
 import (
 	"bytes"
@@ -10,21 +11,23 @@ import (
 	"sync"
 
 	"github.com/weirgate/weir/internal/contentcoding"
-	"github.com/weirgate/weir/proxy/spool"
 )
 
-// maxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
-const maxPeek = 8 << 10
+// MaxPeek bounds the bytes of a body that are read to recognize a limit error or an identity.
+const MaxPeek = 8 << 10
 
-// peek reads up to most bytes of the body and returns them. The body can still be read completely, with its error.
-func peek(resp *http.Response, most int64) ([]byte, error) {
+// Small is the size of the largest body that is read before the response to the client begins.
+const Small = 16 << 10
+
+// Peek reads up to most bytes of the body and returns them. The body can still be read completely, with its error.
+func Peek(resp *http.Response, most int64) ([]byte, error) {
 	start, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err == nil && int64(len(start)) < most {
 		_ = resp.Body.Close()
 		resp.Body = newCompleteBody(start)
 		return start, nil
 	}
-	resp.Body = rejoin(start, err, resp.Body)
+	resp.Body = Rejoin(start, err, resp.Body)
 	return start, err
 }
 
@@ -43,21 +46,30 @@ func newCompleteBody(whole []byte) *completeBody {
 // Close implements io.Closer.
 func (*completeBody) Close() error { return nil }
 
-// hasEnded reports whether nothing of a response remains to be read from the upstream.
-func hasEnded(resp *http.Response) bool {
-	_, complete := resp.Body.(*completeBody)
+// Whole returns a body that has been read from the upstream completely.
+func Whole(resp *http.Response) (body []byte, ok bool) {
+	b, ok := resp.Body.(*completeBody)
+	if !ok {
+		return nil, false
+	}
+	return b.whole, true
+}
+
+// HasEnded reports whether nothing of a response remains to be read from the upstream.
+func HasEnded(resp *http.Response) bool {
+	_, complete := Whole(resp)
 	return complete || resp.ContentLength == 0 || resp.Body == http.NoBody
 }
 
-// peekText returns the decoded beginning of the body. The body can still be read completely.
-func peekText(resp *http.Response) []byte {
-	start, _ := peek(resp, maxPeek) // an error follows the beginning again
-	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxPeek)
+// PeekText returns the decoded beginning of the body. The body can still be read completely.
+func PeekText(resp *http.Response) []byte {
+	start, _ := Peek(resp, MaxPeek) // an error follows the beginning again
+	return contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, MaxPeek)
 }
 
-// rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if
+// Rejoin returns a body that begins with start. After start the body continues with the rest of body, or returns err if
 // err is not nil.
-func rejoin(start []byte, err error, body io.ReadCloser) io.ReadCloser {
+func Rejoin(start []byte, err error, body io.ReadCloser) io.ReadCloser {
 	rest := io.Reader(body)
 	if err != nil {
 		rest = brokenReader{err}
@@ -73,30 +85,23 @@ type brokenReader struct{ err error }
 
 func (b brokenReader) Read([]byte) (int, error) { return 0, b.err }
 
-// readAhead reads a small body before the response to the client begins, so that the client gets an error instead of a part
-// of the body. The error is also that of a request body whose end the upstream did not wait for.
+// ReadAhead reads a small body before the response to the client begins, so that the client gets an error instead of a part
+// of the body. If identity is set, the request asked for the identity form, so a coded body is decoded to check it.
 //
 // The framing does not show whether a body without a length was cut (RFC 9112 section 8), or whether a coded body was cut before
 // it was framed. The content shows it if it is coded or JSON. The end of an incomplete content is an error.
-func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
-	if invalid := a.body.Err(); invalid != nil && resp.StatusCode < http.StatusBadRequest {
-		_ = resp.Body.Close()
-		return invalid
-	}
-	if a.method == http.MethodHead || resp.Body == http.NoBody {
-		return nil
-	}
-	coding, undelimited := resp.Header.Get("Content-Encoding"), !delimited(resp)
-	coded := coding != "" && (undelimited || a.identityAsked)
+func ReadAhead(resp *http.Response, identity bool) error {
+	coding, undelimited := resp.Header.Get("Content-Encoding"), !Delimited(resp)
+	coded := coding != "" && (undelimited || identity)
 	if coded {
 		resp.Body = &codedBody{ReadCloser: resp.Body, coding: coding}
 	}
 	var err error
-	switch _, complete := resp.Body.(*completeBody); {
+	switch _, complete := Whole(resp); {
 	case undelimited && !coded && !isJSON(resp.Header): // nothing shows a cut, and the body may be an endless stream
 	case undelimited:
-		_, err = peek(resp, smallBody)
-	case complete, resp.ContentLength > smallBody, resp.ContentLength <= 0:
+		_, err = Peek(resp, Small)
+	case complete, resp.ContentLength > Small, resp.ContentLength <= 0:
 	default:
 		body := make([]byte, resp.ContentLength)
 		if _, err = io.ReadFull(resp.Body, body); err == nil && (coded || len(resp.Trailer) > 0) {
@@ -106,9 +111,9 @@ func (g *Gateway) readAhead(a *attempt, resp *http.Response) error {
 		resp.Body = newCompleteBody(body)
 	}
 	if err == nil && undelimited && !coded && isJSON(resp.Header) {
-		if small, complete := resp.Body.(*completeBody); !complete {
+		if whole, complete := Whole(resp); !complete {
 			resp.Body = &jsonBody{ReadCloser: resp.Body}
-		} else if isCut(small.whole) {
+		} else if isCut(whole) {
 			err = io.ErrUnexpectedEOF
 		}
 	}
@@ -202,29 +207,14 @@ func (b *jsonBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// delimited reports whether the framing marks the end of the body, so that a broken connection is detected (RFC 9112
+// Delimited reports whether the framing marks the end of the body, so that a broken connection is detected (RFC 9112
 // section 8).
-func delimited(resp *http.Response) bool {
+func Delimited(resp *http.Response) bool {
 	return resp.ContentLength >= 0 || resp.ProtoMajor >= 2 || len(resp.TransferEncoding) > 0
 }
 
-const (
-	// maxEntry is the size of the largest body that is stored.
-	maxEntry = spool.MaxBuffered
-	// smallBody is the size of the largest body that is read before the response to the client begins.
-	smallBody = 16 << 10
-	// maxHeld bounds the bytes that are buffered for clients. If GOMEMLIMIT divided by heldShare is lower, that bound
-	// applies.
-	maxHeld, heldShare = 256 << 20, 8
-	// maxSpooled bounds the bytes in temporary files.
-	maxSpooled = 1 << 30
-)
-
-// errPanic is the error of a body whose reader panicked.
-var errPanic = errors.New("the response could not be read completely")
-
-// discard reads the rest of an unused response, so that the connection can be reused.
-func discard(body io.ReadCloser) {
+// Discard reads the rest of an unused response, so that the connection can be reused.
+func Discard(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, maxDiscard) // Close closes the connection after a longer or broken body
 	_ = body.Close()
 }
@@ -234,14 +224,16 @@ const maxDiscard = 256 << 10
 // copyBuffer is the size of the buffers for copying bodies.
 const copyBuffer = 32 << 10
 
-// bufferPool is an [httputil.BufferPool] (BenchmarkPass).
-type bufferPool struct{ pool sync.Pool }
+// BufferPool is an [httputil.BufferPool] (BenchmarkPass).
+type BufferPool struct{ pool sync.Pool }
 
-func (p *bufferPool) Get() []byte {
+// Get implements [httputil.BufferPool].
+func (p *BufferPool) Get() []byte {
 	if b, ok := p.pool.Get().(*[copyBuffer]byte); ok {
 		return b[:]
 	}
 	return make([]byte, copyBuffer)
 }
 
-func (p *bufferPool) Put(b []byte) { p.pool.Put((*[copyBuffer]byte)(b)) }
+// Put implements [httputil.BufferPool].
+func (p *BufferPool) Put(b []byte) { p.pool.Put((*[copyBuffer]byte)(b)) }

@@ -1,4 +1,4 @@
-package proxy
+package fields
 
 import (
 	"net/http"
@@ -35,12 +35,15 @@ func fieldSet(names string) map[string]bool {
 // would let another site read what a client certificate in the browser may read.
 var unreturnedFields = []string{
 	"Access-Control-Allow-Credentials", "Alt-Svc", "Nel", "Proxy-Authenticate", "Proxy-Authentication-Info", "Ratelimit", "Ratelimit-Policy",
-	"Refresh", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security", traceresponseHeader, "Via",
+	"Refresh", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Strict-Transport-Security", Traceresponse, "Via",
 }
 
-// filterResponse removes the response fields that clients do not get. The ReverseProxy later removes fields named by
-// Connection (RFC 9110 section 7.6.1).
-func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
+// Traceresponse is the response field of W3C Trace Context, level 2.
+const Traceresponse = "Traceresponse"
+
+// FilterResponse removes the response fields that clients do not get. vendor is that of the dialect. The ReverseProxy later
+// removes fields named by Connection (RFC 9110 section 7.6.1).
+func FilterResponse(op *policy.Operation, vendor string, h http.Header) {
 	for _, name := range unreturnedFields {
 		delete(h, name)
 	}
@@ -48,23 +51,22 @@ func (g *Gateway) filterResponse(op *policy.Operation, h http.Header) {
 		return
 	}
 	for name := range h {
-		if !returnedFields[name] && !strings.Contains(strings.ToLower(name), g.Dialect.Vendor) {
+		if !returnedFields[name] && !strings.Contains(strings.ToLower(name), vendor) {
 			delete(h, name)
 		}
 	}
 }
 
-// interimFields returns the fields of an interim response that clients get: for a known operation Link, the field of
-// early hints (RFC 8297). Other fields describe the upstream's host, its connection or the budget of another request.
-func (g *Gateway) interimFields(a *attempt, h http.Header) http.Header {
+// Interim returns the fields of an interim response that clients get: for a known operation Link, the field of early hints (RFC
+// 8297). Other fields describe the upstream's host, its connection or the budget of another request.
+func Interim(op *policy.Operation, vendor string, h http.Header) http.Header {
 	kept := http.Header{}
 	for name, values := range h {
-		if name == "Link" || !a.match.Operation.Known() && !strings.HasPrefix(name, "X-Ratelimit-") && !connectionFields[name] {
+		if name == "Link" || !op.Known() && !strings.HasPrefix(name, "X-Ratelimit-") && !connectionFields[name] {
 			kept[name] = values
 		}
 	}
-	g.filterResponse(a.match.Operation, kept)
-	g.localize(a.exchange, kept)
+	FilterResponse(op, vendor, kept)
 	return kept
 }
 
