@@ -177,8 +177,6 @@ func (s *seeder) commits(r *repository, files map[string]string, n, weeks int) {
 	}
 }
 
-func pickText(s *seeder, from ...string) string { return from[s.random.IntN(len(from))] }
-
 // withParts returns the files of widgets with many small ones, and one that is too large for the search.
 func withParts(files map[string]string) map[string]string {
 	files = maps.Clone(files)
