@@ -656,10 +656,10 @@ func (a *account) clientLog(n *Need) *slidingLog {
 }
 
 // kind returns the kind of the caller. The token of a workflow looks like one of an installation or of a user, until a
-// report of core shows its limit.
+// report of core shows its limit, if that is not the limit of the other kind, too.
 func (a *account) kind(r *Rules) policy.CallerKind {
-	core := a.Windows[policy.Core]
-	if a.Kind != policy.Unauthenticated && core != nil && core.Confirmed && core.Limit == int64(r.For(policy.Workflow, policy.Core).Max) {
+	core, limit := a.Windows[policy.Core], r.For(policy.Workflow, policy.Core).Max
+	if a.Kind != policy.Unauthenticated && core != nil && core.Confirmed && core.Limit == int64(limit) && r.For(a.Kind, policy.Core).Max != limit {
 		return policy.Workflow
 	}
 	return a.Kind

@@ -32,3 +32,30 @@ func TestAccountsReturnsTheMostRecentlyUsed(t *testing.T) {
 		}
 	})
 }
+
+func TestKindIsThatOfAWorkflowOnlyIfItsLimitTells(t *testing.T) {
+	for user, want := range map[int]int{5000: 1000, 1000: 5000} { // limits of core for users, and of GraphQL after a report of 1,000
+		synctest.Test(t, func(t *testing.T) {
+			rules := limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}
+			rules.Limits.Primary.User = user
+			m := limits.NewMemory(rules)
+			claim := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
+			m.Admit(t.Context(), claim)
+			err := m.Settle(t.Context(), limits.Permit{Claim: claim}, limits.Outcome{
+				Sent: true, Answered: true, Ended: true, Succeeded: true,
+				Rate: limits.Rate{Limit: 1000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			claim.ID, claim.Resource = 2, policy.GraphQL
+			m.Admit(t.Context(), claim)
+			list, _ := m.Accounts(t.Context(), 1)
+			for _, b := range list[0].Budgets {
+				if b.Resource == policy.GraphQL && b.Limit != want {
+					t.Errorf("a limit of %d for users: got a limit of %d for GraphQL, want %d", user, b.Limit, want)
+				}
+			}
+		})
+	}
+}
