@@ -37,7 +37,7 @@ func TestKindIsThatOfAWorkflowOnlyIfItsLimitTells(t *testing.T) {
 	for user, want := range map[int]int{5000: 1000, 1000: 5000} { // limits of core for users, and of GraphQL after a report of 1,000
 		synctest.Test(t, func(t *testing.T) {
 			rules := limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}
-			rules.Limits.Primary.User = user
+			rules.Primary.User = user
 			m := limits.NewMemory(rules)
 			claim := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
 			m.Admit(t.Context(), claim)
