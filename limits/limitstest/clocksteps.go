@@ -22,8 +22,8 @@ func ClockRules() limits.Rules {
 const (
 	clockPoints  = 30 // per minute
 	clockClients = 4  // of each replica
-	clockSteps   = 30
-	clockTime    = 30 * time.Minute
+	clockSteps   = 20
+	clockTime    = 20 * time.Minute
 	// mostDecisions bounds the decisions of each claim. A claim is decided again when a permit of its account is settled, and when
 	// a refusal ends.
 	mostDecisions = 20
@@ -40,7 +40,7 @@ func (l countedLedger) Admit(ctx context.Context, c limits.Claim) limits.Decisio
 	return l.Ledger.Admit(ctx, c)
 }
 
-// RunClockSteps saturates an account for clockTime, while step changes a clock at 30 random times. No budget may be exceeded, no
+// RunClockSteps saturates an account for clockTime, while step changes a clock at clockSteps random times. No budget may be exceeded, no
 // client may wait longer than it asks plus a second, and no waiting claim may spin. The time is virtual, except for the clock that
 // steps.
 func RunClockSteps(t *testing.T, step func(*rand.Rand), replicas ...Ledger) {
