@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/weirgate/weir/internal/testservers"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -108,7 +109,9 @@ func TestAliasesOfTrustedFieldsAreDropped(t *testing.T) {
 }
 
 func TestUpstreamReceivesOnlyTheChosenCredential(t *testing.T) {
-	held := identifying(func(_ *http.Request, id *Identity) { id.Authorize = sends("Bearer held") })
+	held := identifying(func(_ *http.Request, id *policy.Identity) {
+		id.Passed, id.Credential = false, fixedCredential{value: "Bearer held"}
+	})
 	setup(nothing, held).run(t, func(w *world) {
 		for i, path := range []string{"/user", "/made/up", "/repos/a/b/subscription"} {
 			w.get(path, bearer("mine"), "Cookie: session=1", "Proxy-Authorization: Basic eA==", "X-Service-Otp: 123456", "X-Github-Otp: 123456",

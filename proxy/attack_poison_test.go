@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	"github.com/weirgate/weir/cache"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -115,7 +116,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 		}, func(c *Config) {
 			c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			identify := c.Identify
-			c.Identify = func(r *http.Request) (Identity, error) {
+			c.Identify = func(r *http.Request) (*policy.Identity, error) {
 				if r.Header.Get("User-Agent") == "panic" {
 					panic("a bug")
 				}

@@ -32,7 +32,7 @@ type attempt struct {
 	// credentialBy is the end of the wait for a held credential; zero before the wait. sentCredential is the held credential of
 	// the request in progress, otherwise it is nil.
 	credentialBy   time.Time
-	sentCredential SentCredential
+	sentCredential policy.SentCredential
 	// unclear is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
 	// wait for a repetition.
 	unclear bool
@@ -86,7 +86,7 @@ type sentConditions struct {
 func (g *Gateway) newAttempt(ex *exchange, q *question) *attempt {
 	return &attempt{
 		exchange: ex, question: q, ctx: ex.in.Context(), identityAsked: q.key != cache.Key{} || q.graphQL != nil,
-		result: result{account: q.identity.Caller.Account, resource: q.resource},
+		result: result{account: q.caller.Account, resource: q.resource},
 	}
 }
 
@@ -219,7 +219,7 @@ func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool
 
 // hasLostAccess reports whether the upstream refused the credential in its last response.
 func (g *Gateway) hasLostAccess(a *attempt) bool {
-	return a.hasAccess() && g.tokens.HasLostAccess(a.identity.Caller.Class)
+	return a.hasAccess() && g.tokens.HasLostAccess(a.caller.Class)
 }
 
 // hasAccess reports whether the responses to the question depend on the access of a credential.

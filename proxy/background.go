@@ -158,7 +158,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	defer c.Finish(coalesce.Ending{Result: coalesce.Private}) // has no effect if the call has a result
 	ex.prefer = fields.Preference{Wait: task.wait, Given: true}
 	ex.question = q
-	r, caller := ex.record, q.identity.Caller
+	r, caller := ex.record, *q.caller
 	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.resource
 	r.Account, r.Client, r.Tag, r.Background = caller.Account, caller.Client, q.tag, true
 	if task.pause <= 0 || g.pause(ex, ex.in.Context(), task.pause) == nil {
@@ -269,7 +269,9 @@ func (g *Gateway) pollInBackground(a *attempt, resp *http.Response) bool {
 	bodies.Discard(resp.Body)
 	task.call.SetPaused(true)
 	a.call = nil
-	task.question.identity.Caller.Priority = policy.Batch // polls yield to clients
+	yielding := *task.question.caller
+	yielding.Priority = policy.Batch // polls yield to clients
+	task.question.caller = &yielding
 	task.pause = time.Until(task.call.Computation().Next)
 	g.Background.running.Go(func() { g.serveInBackground(ctx, task) })
 	return true

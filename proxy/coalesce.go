@@ -110,7 +110,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 // join enters the call for the question with a method, as its leader or as a follower. skipped is the number of paused calls that
 // the client left before.
 func (g *Gateway) join(a *attempt, method string, skipped int) (c *coalesce.Call, leads bool) {
-	caller := a.identity.Caller
+	caller := *a.caller
 	q := coalesce.Question{
 		Key: g.callKey(a, method, skipped), Path: a.match.Path, Account: caller.Account, Priority: caller.Priority, Since: g.Cache.Generation(),
 	}
@@ -232,7 +232,7 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 // request might get a permit sooner than the call. Such a request has another account, another priority or another
 // credential to try.
 func (g *Gateway) followUntil(a *attempt, c *coalesce.Call) time.Time {
-	until, own := a.deadline(g.maxWait(a)), a.identity.Caller
+	until, own := a.deadline(g.maxWait(a)), *a.caller
 	independent := a.hasAlternative || own.Account != c.Account || own.Priority != c.Priority
 	if soon := time.Now().Add(shortWait); independent && !a.computed() && soon.Before(until) {
 		return soon

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // TestOwnResponsesAreReadableInBrowsers checks every kind of response that the gateway writes itself.
@@ -27,7 +29,7 @@ func TestOwnResponsesAreReadableInBrowsers(t *testing.T) {
 			}
 		}
 	})
-	setup(nothing, identityFails(fmt.Errorf("%w: unknown key", ErrUnauthenticated))).run(t, func(w *world) {
+	setup(nothing, identityFails(fmt.Errorf("%w: unknown key", policy.ErrUnauthenticated))).run(t, func(w *world) {
 		w.wantHeader(w.get("/user", origin), "Access-Control-Allow-Origin: *")
 		// A browser sends the preflight without the credential of the request.
 		for _, path := range []string{"/user", "/made/up", "/graphql", "/api/v3/user"} {

@@ -15,36 +15,36 @@ import (
 )
 
 // pooled returns the identity of a client with several credentials.
-func pooled(names ...string) Identity { return pool(names).with(names[0]) }
+func pooled(names ...string) *policy.Identity { return pool(names).with(names[0]) }
 
 // pool is a pool whose Pick returns the first credential that is not excluded.
 type pool []string
 
-func (n pool) with(name string) Identity {
-	return Identity{
-		Caller:    policy.Caller{Kind: policy.User, Account: "account of " + name, Class: name},
-		Authorize: sends(name), Pool: n,
+func (n pool) with(name string) *policy.Identity {
+	return &policy.Identity{
+		Caller:     policy.Caller{Kind: policy.User, Account: "account of " + name, Class: name},
+		Credential: fixedCredential{value: name}, Pool: n,
 	}
 }
 
-func (n pool) Pick(r policy.CredentialRequest) (Identity, bool) {
+func (n pool) Pick(r policy.CredentialRequest, _ time.Time) *policy.Identity {
 	for _, name := range n {
 		if !slices.Contains(r.Except, name) {
-			return n.with(name), true
+			return n.with(name)
 		}
 	}
-	return Identity{}, false
+	return nil
 }
 
-func (pool) OnHidden(policy.CredentialRequest, int, bool) {}
+func (pool) OnHidden(string, policy.CredentialRequest, int, bool, time.Time) {}
 
 // Many clients use several credentials while background requests refresh the responses. The race detector must report
 // no race.
 func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
-	pools := identifying(func(r *http.Request, id *Identity) {
-		*id = pooled("a", "b", "c")
+	pools := identifying(func(r *http.Request, id *policy.Identity) {
+		*id = *pooled("a", "b", "c")
 		if r.Header.Get("Authorization") == "single" {
-			*id = pooled("b")
+			*id = *pooled("b")
 		}
 	})
 	setup(func(w http.ResponseWriter, r *http.Request) {
@@ -76,7 +76,7 @@ func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
 func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		arrival := time.Now().Add(5 * time.Second)
-		late := identifying(func(_ *http.Request, id *Identity) { id.Held, id.Credential = true, lateCredential(arrival) })
+		late := identifying(func(_ *http.Request, id *policy.Identity) { id.Passed, id.Credential = false, lateCredential(arrival) })
 		w := newWorld(t, replies("", "Cache-Control: private, max-age=60"), late)
 		var clients sync.WaitGroup
 		clients.Go(func() {
@@ -109,7 +109,7 @@ func (c lateCredential) Await(ctx context.Context, by time.Time, _ policy.Creden
 	return &policy.UnusableError{Until: time.Time(c), Cause: errors.New("late")}
 }
 
-func (c lateCredential) Authorize(h http.Header, _ policy.CredentialUse) (SentCredential, error) {
+func (c lateCredential) Authorize(h http.Header, _ policy.CredentialUse) (policy.SentCredential, error) {
 	h.Set("Authorization", "Bearer minted")
 	return c, nil
 }
@@ -119,6 +119,17 @@ func (lateCredential) Renewed(context.Context, time.Time) bool { return false }
 func (lateCredential) IsUnproven() bool                        { return false }
 func (lateCredential) End(*policy.Operation, int, bool) bool   { return false }
 
+// fixedCredential is a held credential that can always be sent.
+type fixedCredential struct {
+	lateCredential
+	value string
+}
+
+func (c fixedCredential) Authorize(h http.Header, _ policy.CredentialUse) (policy.SentCredential, error) {
+	h.Set("Authorization", c.value)
+	return c, nil
+}
+
 // deniableCredential is a held credential that counts denials.
 type deniableCredential struct {
 	lateCredential
@@ -127,7 +138,7 @@ type deniableCredential struct {
 
 func (c deniableCredential) Denied() { *c.denials++ }
 
-func (c deniableCredential) Authorize(http.Header, policy.CredentialUse) (SentCredential, error) {
+func (c deniableCredential) Authorize(http.Header, policy.CredentialUse) (policy.SentCredential, error) {
 	return c, nil
 }
 
@@ -145,8 +156,8 @@ func TestDenialThatAPermissionMayExplainIsReported(t *testing.T) {
 		{"GraphQL", "{viewer{login}}", replies(`{"data":null,"errors":[{"type":"FORBIDDEN",` + message + `}]}`), 1},
 	} {
 		denials := 0
-		deniable := identifying(func(_ *http.Request, id *Identity) {
-			id.Held, id.Credential = true, deniableCredential{denials: &denials}
+		deniable := identifying(func(_ *http.Request, id *policy.Identity) {
+			id.Passed, id.Credential = false, deniableCredential{denials: &denials}
 		})
 		setup(c.upstream, deniable).sub(t, c.name, func(w *world) {
 			if c.query != "" {

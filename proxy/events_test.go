@@ -107,7 +107,9 @@ const (
 // A second credential of the client finds a response that webhooks keep current.
 func TestCurrentResponseIsAHitForALaterCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pools := identifying(func(r *http.Request, id *Identity) { *id = pooled(strings.Fields(r.Header.Get("Authorization"))...) })
+		pools := identifying(func(r *http.Request, id *policy.Identity) {
+			*id = *pooled(strings.Fields(r.Header.Get("Authorization"))...)
+		})
 		hidden := changingResponses(func(_ int32, resp *http.Response) {
 			if resp.Request.Header.Get("Authorization") == "a" {
 				resp.StatusCode = http.StatusNotFound

@@ -370,7 +370,7 @@ func (g *Gateway) conclude(ex *exchange) {
 	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
 	switch q := ex.question; {
 	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
-	case r.Status == http.StatusNotModified && q.identity.Caller.Kind != policy.Unauthenticated:
+	case r.Status == http.StatusNotModified && q.caller.Kind != policy.Unauthenticated:
 		// An authenticated 304 costs no quota at the upstream either.
 	default:
 		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss

@@ -25,7 +25,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	a.began = g.Cache.BeginFetch(a.tags)
 	resp, err := g.send(a, out)
 	if a.identity.Scope != nil && a.operation.Writes() {
-		g.shown.NoteWrite(a.identity.Caller.Client)
+		g.shown.NoteWrite(a.caller.Client)
 	}
 	if err != nil {
 		if !a.match.Operation.Safe() && a.record.Spent > 0 {

@@ -27,8 +27,8 @@ func (g *Gateway) chooseByBudget(a *attempt) *attempt {
 	if a.identity.Pool == nil {
 		return a
 	}
-	identity, ok := a.identity.Pool.Pick(g.budgetedRequest(a.question, nil))
-	if !ok || identity.Caller.Class == a.identity.Caller.Class {
+	identity := a.identity.Pool.Pick(g.budgetedRequest(a.question, nil), time.Now())
+	if identity == nil || identity.Class == a.caller.Class {
 		return a
 	}
 	return g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, identity))
@@ -302,11 +302,11 @@ func (g *Gateway) answerWithAny(a *attempt, out *http.Request) (*attempt, *http.
 		before.add(t, v)
 		request := g.budgetedRequest(a.question, before.classes)
 		request.Limited = v == verdictLimited
-		next, ok := pool.Pick(request)
-		if v == verdictRejected && t.resp != nil && (ok || len(before.limited)+len(before.hidden) > 0) {
+		next := pool.Pick(request, time.Now())
+		if v == verdictRejected && t.resp != nil && (next != nil || len(before.limited)+len(before.hidden) > 0) {
 			bodies.Discard(t.resp.Body)
 		}
-		if !ok {
+		if next == nil {
 			return g.lastAttempt(t, out, before)
 		}
 		a = g.newAttempt(a.exchange, g.withCredential(a.exchange, a.question, next))
@@ -349,8 +349,8 @@ type earlierAttempts struct {
 // answerWith makes one attempt with the credential of its question.
 func (g *Gateway) answerWith(a *attempt, out *http.Request, before *earlierAttempts) answered {
 	first := len(before.classes) == 0
-	before.classes = append(before.classes, a.identity.Caller.Class)
-	_, more := a.identity.Pool.Pick(a.credentialRequest(before.classes))
+	before.classes = append(before.classes, a.caller.Class)
+	more := a.identity.Pool.Pick(a.credentialRequest(before.classes), time.Now()) != nil
 	a.hasAlternative = more || len(before.limited) > 0 || len(before.hidden) > 0
 	var resp *http.Response
 	var err error
@@ -484,7 +484,7 @@ func (g *Gateway) lastAttempt(last answered, out *http.Request, before earlierAt
 // got a better response.
 func (t answered) reportHidden(classes []string, visible bool) {
 	if !t.unclear {
-		t.identity.Pool.OnHidden(t.credentialRequest(classes), t.resp.StatusCode, visible)
+		t.identity.Pool.OnHidden(t.caller.Class, t.credentialRequest(classes), t.resp.StatusCode, visible, time.Now())
 	}
 }
 

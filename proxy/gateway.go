@@ -64,8 +64,8 @@ type Config struct {
 	BodyTimeout time.Duration
 	Catalogue   *policy.Catalogue
 	Dialect     *policy.Dialect
-	// Identify returns the caller of a request. The errors include ErrUnauthenticated and ErrIdentityUnavailable.
-	Identify func(*http.Request) (Identity, error)
+	// Identify returns the caller of a request. The errors include policy.ErrUnauthenticated and policy.ErrIdentityUnavailable.
+	Identify func(*http.Request) (*policy.Identity, error)
 	// HoldsOwn reports whether a text that would be sent upstream contains a key or a token for this gateway. r is the
 	// client's request. Nil checks nothing.
 	HoldsOwn func(r *http.Request, text string) bool
@@ -196,7 +196,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	// The request must wait for the upstream or for a coalesced call. An overloaded gateway forwards no requests, but
 	// may serve stale responses.
-	if ex.shed = g.shed(a.identity.Caller.Priority); ex.shed == nil {
+	if ex.shed = g.shed(a.caller.Priority); ex.shed == nil {
 		defer g.Shedder.Leave()
 		if err := g.bufferSmallBody(ex); err != nil {
 			g.refuse(ex, err)

@@ -27,10 +27,10 @@ func (g *Gateway) setQueryKey(q *question) {
 	q.askForIdentity() // the errors of a long response are at its end (lateLimit)
 	conditional := func(name string) bool { return len(h[name]) > 0 }
 	if call.Question == "" || q.match.Query != "" || q.cacheControl.Has("no-store") || slices.ContainsFunc(queryConditions, conditional) ||
-		q.identity.Caller.Kind == policy.Unauthenticated {
+		q.caller.Kind == policy.Unauthenticated {
 		return
 	}
-	q.key = cache.NewKey(q.KeyParts(policy.GraphQL, g.base, call.Question, q.identity.Caller.Class, strings.Join(h["Accept"], ","), strings.Join(h["Content-Type"], ","))...)
+	q.key = cache.NewKey(q.KeyParts(policy.GraphQL, g.base, call.Question, q.caller.Class, strings.Join(h["Accept"], ","), strings.Join(h["Content-Type"], ","))...)
 	q.rule.OneCaller = true
 	rule, cacheable := g.GraphQLCache.RuleFor(call)
 	q.cacheable, q.ttl = cacheable, rule.TTL

@@ -14,10 +14,10 @@ import (
 )
 
 // readOnly makes all clients of a gateway clients whose GraphQL calls may only read.
-var readOnly = identifying(func(_ *http.Request, id *Identity) {
-	*id = Identity{
-		Caller: policy.Caller{Kind: policy.User, Account: "held", Class: "held"}, Held: true,
-		Scope: &policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}}, Authorize: sends("Bearer held"),
+var readOnly = identifying(func(_ *http.Request, id *policy.Identity) {
+	*id = policy.Identity{
+		Caller: policy.Caller{Kind: policy.User, Account: "held", Class: "held"},
+		Scope:  &policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}}, Credential: fixedCredential{value: "Bearer held"},
 	}
 })
 
@@ -136,7 +136,7 @@ func TestOperatorsPurgeGraphQLByItsPath(t *testing.T) {
 
 // TestGraphQLCallWithAQueryStringCountsAsAMutation checks the points of a call that the upstream may read from the URL.
 func TestGraphQLCallWithAQueryStringCountsAsAMutation(t *testing.T) {
-	debugged := identifying(func(_ *http.Request, id *Identity) { id.Debug = true })
+	debugged := identifying(func(_ *http.Request, id *policy.Identity) { id.Debug = true })
 	for query, points := range map[string]string{"": "points=1", "?query=mutation%7Bx%7D": "points=5"} {
 		setup(replies(noData), debugged).sub(t, query, func(w *world) {
 			r := w.do(http.MethodPost, "/graphql"+query, strings.NewReader(readsViewer), bearer("a"), "Weir-Debug: 1")

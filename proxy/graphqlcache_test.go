@@ -450,7 +450,7 @@ func TestUncertainMutationMakesQueriesStale(t *testing.T) {
 
 // A client with several credentials may write with one and read with another.
 func TestMutationOfAPoolMakesAllQueriesStale(t *testing.T) {
-	pool := identifying(func(r *http.Request, id *Identity) {
+	pool := identifying(func(r *http.Request, id *policy.Identity) {
 		if r.Header.Get("Authorization") == "Bearer b" {
 			id.Pool = pool{}
 		}

@@ -17,7 +17,7 @@ func (g *Gateway) refuseHeavy(a *attempt) error {
 	if !a.isQuery() || a.graphQL.Question == "" {
 		return nil
 	}
-	failures, wait := g.heavyQueries.Pause(g.Ledger.Canonical(a.identity.Caller.Account), cache.NewKey(a.graphQL.Question), time.Now())
+	failures, wait := g.heavyQueries.Pause(g.Ledger.Canonical(a.caller.Account), cache.NewKey(a.graphQL.Question), time.Now())
 	if wait <= 0 {
 		return nil
 	}

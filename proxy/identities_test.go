@@ -132,7 +132,7 @@ func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
 
 // A renewed installation token continues the account of the earlier token.
 func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
-	installation := identifying(func(r *http.Request, id *Identity) {
+	installation := identifying(func(r *http.Request, id *policy.Identity) {
 		if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer tok-") {
 			id.Caller.Kind = policy.Installation
 		}
@@ -194,8 +194,8 @@ func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 		"a user without a JSON number": {policy.User, replies(`{"id": "5"}`), "x"},
 	} {
 		setup(c.upstream, func(config *Config) {
-			config.Identify = func(*http.Request) (Identity, error) {
-				return Identity{Caller: policy.Caller{Kind: c.kind, Account: "x", Class: "x"}}, nil
+			config.Identify = func(*http.Request) (*policy.Identity, error) {
+				return &policy.Identity{Caller: policy.Caller{Kind: c.kind, Account: "x", Class: "x"}}, nil
 			}
 		}).sub(t, name, func(w *world) {
 			w.as("x", "/user")

@@ -158,11 +158,11 @@ func failing(f func(*http.Request) (*http.Response, error)) option {
 // identityFails makes Identify return an error, or panic.
 func identityFails(err error) option {
 	return func(c *Config) {
-		c.Identify = func(*http.Request) (Identity, error) {
+		c.Identify = func(*http.Request) (*policy.Identity, error) {
 			if err == nil {
 				panic("a bug")
 			}
-			return Identity{}, err
+			return nil, err
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestFailureIsReported(t *testing.T) {
 	}
 	dialFails := func(err error) option { return upstreamFails(&net.OpError{Op: "dial", Net: "tcp", Err: err}) }
 	unknownName := &net.DNSError{Err: "no such host", Name: "secret.internal", IsNotFound: true}
-	unavailable := fmt.Errorf("%w: issuer https://issuer.internal is away", ErrIdentityUnavailable)
+	unavailable := fmt.Errorf("%w: issuer https://issuer.internal is away", policy.ErrIdentityUnavailable)
 	for _, c := range []struct {
 		name    string
 		option  option
@@ -187,7 +187,7 @@ func TestFailureIsReported(t *testing.T) {
 		{"connection reset", upstreamFails(syscall.ECONNRESET), 502, "broke the connection", nil},
 		{"connection closed", upstreamFails(io.ErrUnexpectedEOF), 502, "broke the connection", nil},
 		{"malformed response", upstreamFails(errors.New("malformed HTTP response")), 502, "no valid answer", nil},
-		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", ErrUnauthenticated)), 401, "This gateway refuses the credential", []string{"Cache-Status: weir; detail=key"}},
+		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", policy.ErrUnauthenticated)), 401, "This gateway refuses the credential", []string{"Cache-Status: weir; detail=key"}},
 		{
 			"unavailable identity provider", identityFails(unavailable), 503, "Service Unavailable: identity provider unavailable",
 			[]string{"Retry-After: 10", "Cache-Status: weir; detail=identity"},
@@ -266,7 +266,7 @@ func TestRequestsThatTheUpstreamWouldRejectAreNotForwarded(t *testing.T) {
 
 // scoped identifies every caller as the client "builds" with this scope.
 func scoped(s policy.Scope) option {
-	return identifying(func(_ *http.Request, id *Identity) {
+	return identifying(func(_ *http.Request, id *policy.Identity) {
 		id.Caller.Client, id.Scope = "builds", &s
 	})
 }
@@ -300,7 +300,7 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 }
 
 func TestScopeAppliesToStoredResponses(t *testing.T) {
-	setup(nothing, identifying(func(r *http.Request, id *Identity) {
+	setup(nothing, identifying(func(r *http.Request, id *policy.Identity) {
 		if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
 			id.Scope = &policy.Scope{Operations: []string{"search/*"}}
 		}

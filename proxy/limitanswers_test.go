@@ -638,7 +638,7 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 		body := data + `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`
 		up := &moody{next: []answer{{200, nil, body}}}
 		w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
-			c.Identify = func(*http.Request) (Identity, error) { return pooled("a", "b"), nil }
+			c.Identify = func(*http.Request) (*policy.Identity, error) { return pooled("a", "b"), nil }
 		})
 		w.want("body", w.send(queries, 1).body, body)
 		w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)

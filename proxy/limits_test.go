@@ -237,7 +237,7 @@ func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
 // TestOneLimitHasOneStatus checks the status of the first refusal, and that after a limit error of the upstream.
 func TestOneLimitHasOneStatus(t *testing.T) {
 	byDefault := func(c *Config) { c.RefusalStatus = 0 }
-	client := identifying(func(_ *http.Request, id *Identity) { id.RefusalStatus = 403 })
+	client := identifying(func(_ *http.Request, id *policy.Identity) { id.RefusalStatus = 403 })
 	for _, c := range []struct {
 		name             string
 		options          []option

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -85,6 +84,13 @@ func TestResponseWithoutAValidStatusBlocksNoAccount(t *testing.T) {
 	}
 }
 
+// panickingCredential is a held credential that cannot be set.
+type panickingCredential struct{ lateCredential }
+
+func (panickingCredential) Authorize(http.Header, policy.CredentialUse) (policy.SentCredential, error) {
+	panic("planted")
+}
+
 // A panic ends the permit of a request, wherever it happens. The request counts if it may have been sent.
 func TestPanicEndsThePermit(t *testing.T) {
 	brokenBody := changingResponses(func(_ int32, resp *http.Response) { resp.Body = panicking{resp.Body} })
@@ -103,9 +109,9 @@ func TestPanicEndsThePermit(t *testing.T) {
 		used       int
 	}{
 		{"while the credential is set", "/repos/a/b", replies(""), func(c *Config) {
-			c.Identify = func(r *http.Request) (Identity, error) {
+			c.Identify = func(r *http.Request) (*policy.Identity, error) {
 				i, err := identifyByToken(r)
-				i.Authorize = func(context.Context, http.Header) error { panic("planted") }
+				i.Passed, i.Credential = false, panickingCredential{}
 				return i, err
 			}
 		}, 0},

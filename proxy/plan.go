@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/http"
+	"time"
 
 	"go.opentelemetry.io/otel/trace/noop"
 
@@ -35,13 +36,13 @@ type Plan struct {
 // Plan returns the plan of a request without conditions. If byBudget is set, the remaining budgets of the credentials decide
 // which credential is used. The list tried has the security classes of the credentials that are at a limit. The error is
 // the refusal of an invalid target.
-func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried ...string) (*Plan, error) {
+func (g *Gateway) Plan(r *http.Request, identity *policy.Identity, byBudget bool, tried ...string) (*Plan, error) {
 	ex := &exchange{in: r, span: noop.Span{}, record: &Record{}}
 	q, err := g.parse(ex, identity)
 	if err != nil {
 		return nil, err
 	}
-	if identity, err = identity.lendFor(q); err != nil {
+	if identity, err = q.lent(identity); err != nil {
 		return nil, err
 	}
 	if q.graphQL != nil {
@@ -51,16 +52,16 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 	if byBudget && identity.Pool != nil {
 		request := g.budgetedRequest(q, tried)
 		request.Limited = len(tried) > 0
-		if next, ok := identity.Pool.Pick(request); ok {
+		if next := identity.Pool.Pick(request, time.Now()); next != nil {
 			q = g.withCredential(ex, q, next)
 		}
 	}
 	p := &Plan{
-		Match: q.match, Caller: q.identity.Caller, OutOfScope: !q.identity.Scope.Allows(q.method, q.match.Operation) || namesOutside(q.identity.Scope, q.match),
-		Claim:     g.claim(q, q.identity.Caller),
+		Match: q.match, Caller: *q.caller, OutOfScope: !q.identity.Scope.Allows(q.method, q.match.Operation) || namesOutside(q.identity.Scope, q.match),
+		Claim:     g.claim(q, *q.caller),
 		Cacheable: q.cacheable, Coalesces: g.newAttempt(ex, q).coalesces() || q.graphQL != nil, Key: q.key, Rule: q.rule, Tags: q.tags(),
 	}
-	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil {
+	if f := q.match.Preflight(q.caller.Kind); f != nil {
 		p.Check = f.Check
 	}
 	if !q.match.Operation.Safe() && q.graphQL == nil {
@@ -69,7 +70,7 @@ func (g *Gateway) Plan(r *http.Request, identity Identity, byBudget bool, tried 
 	objects, _ := g.eventSource(q)
 	p.Reported = len(objects) > 0
 	if identity.Pool != nil {
-		_, p.HasAlternative = identity.Pool.Pick(q.credentialRequest(append(tried, p.Caller.Class)))
+		p.HasAlternative = identity.Pool.Pick(q.credentialRequest(append(tried, p.Caller.Class)), time.Now()) != nil
 	}
 	return p, nil
 }

@@ -20,11 +20,14 @@ import (
 // has returned it; a request with another credential is another question. A question has no reference to the client's
 // connection, so background tasks can keep it.
 type question struct {
-	identity    Identity // with the credential
-	tag         string   // tag of the request, for the record
+	identity    *policy.Identity // with the credential
+	caller      *policy.Caller   // of identity, with the budget of the tag
+	tag         string           // tag of the request, for the record
 	match       policy.Match
 	method      string
 	fields.Sent // without the credential
+	// authorization is the Authorization field of the client, which is sent if identity.Passed is set.
+	authorization []string
 	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
 	// range request: a complete response under key can answer the request, and a partial response is stored under
 	// partKey.
@@ -58,13 +61,13 @@ type question struct {
 
 // ask returns the question of a client's request that has passed screen. The error is the refusal for the client.
 func (g *Gateway) ask(ex *exchange) (*question, error) {
-	identity, err := g.Identify(ex.in)
-	ex.debug = identity.Debug
-	ex.record.Account, ex.record.Client = identity.Caller.Account, identity.Caller.Client
 	ex.record.Version = g.Dialect.VersionLabel(ex.in.Header[g.versionField])
+	identity, err := g.Identify(ex.in)
 	if err != nil {
 		return nil, err
 	}
+	ex.debug = identity.Debug
+	ex.record.Account, ex.record.Client = identity.Account, identity.Client
 	if ex.record.Tag, err = requestTagOf(identity, ex.in.Header); err != nil {
 		return nil, err
 	}
@@ -72,18 +75,19 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 	if err != nil {
 		return nil, err
 	}
-	if identity, err = identity.lendFor(q); err != nil {
+	q.authorization = ex.in.Header["Authorization"]
+	if identity, err = q.lent(identity); err != nil {
 		return nil, err
 	}
-	ex.record.Client = identity.Caller.Client
+	ex.record.Client = identity.Client
 	scope := identity.Scope
 	g.setCredential(ex, q, g.chooseCredential(q, identity, nil))
-	ex.record.Account, ex.record.Resource = q.identity.Caller.Account, q.resource
+	ex.record.Account, ex.record.Resource = q.caller.Account, q.resource
 	if err := g.authorize(ex, q, scope); err != nil {
 		return nil, err
 	}
 	ex.authorized = true
-	if f := q.match.Preflight(q.identity.Caller.Kind); f != nil { // the upstream would certainly refuse the request
+	if f := q.match.Preflight(q.caller.Kind); f != nil { // the upstream would certainly refuse the request
 		return nil, &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
 	}
 	if invalid, ok := errors.AsType[*policy.GraphQLError](q.invalid); ok && invalid.Type != policy.GraphQLParseError {
@@ -97,12 +101,12 @@ const tagHeader = "Weir-Tag"
 
 // requestTagOf returns the tag of a request, or an empty string. An invalid JWT claim is ignored, because a client cannot change
 // its token. An invalid field is an error.
-func requestTagOf(identity Identity, h http.Header) (string, error) {
+func requestTagOf(identity *policy.Identity, h http.Header) (string, error) {
 	if identity.TagFromClaim {
-		if !secrets.IsTag(identity.Tag) {
+		if !secrets.IsTag(identity.TokenTag) {
 			return "", nil
 		}
-		return identity.Tag, nil
+		return identity.TokenTag, nil
 	}
 	values := h[tagHeader]
 	switch {
@@ -118,7 +122,7 @@ func requestTagOf(identity Identity, h http.Header) (string, error) {
 }
 
 // parse returns the part of the question that does not depend on a credential: the target, the operation and the GraphQL call.
-func (g *Gateway) parse(ex *exchange, identity Identity) (*question, error) {
+func (g *Gateway) parse(ex *exchange, identity *policy.Identity) (*question, error) {
 	path := ex.in.URL.EscapedPath()
 	if g.Host == "" { // the paths of files stay unchanged
 		path = policy.SingleSlashes(path)
@@ -136,7 +140,7 @@ func (g *Gateway) parse(ex *exchange, identity Identity) (*question, error) {
 	}
 	op := match.Operation
 	q := &question{
-		identity: identity, tag: ex.record.Tag, match: match, method: ex.in.Method, operation: op, route: g.Host + op.Path, claimScope: op.ID, predicts: op.ID,
+		identity: identity, caller: &identity.Caller, tag: ex.record.Tag, match: match, method: ex.in.Method, operation: op, route: g.Host + op.Path, claimScope: op.ID, predicts: op.ID,
 		cacheControl: cache.ParseDirectives(ex.in.Header["Cache-Control"]),
 	}
 	if !op.Known() {
@@ -173,25 +177,25 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 	return nil
 }
 
-// lendFor returns the identity for a question: the lent credential if an anonymous client reads public data
-// ([policy.Operation.Public]), otherwise the identity itself.
-func (i Identity) lendFor(q *question) (Identity, error) {
-	switch lent, op := i.Lent, q.match.Operation; {
+// lent returns the identity for a question: the lent credential if an anonymous client reads public data
+// ([policy.Operation.Public]), otherwise the client's identity.
+func (q *question) lent(client *policy.Identity) (*policy.Identity, error) {
+	switch lent, op := client.Lent, q.match.Operation; {
 	case lent != nil && op.Public() && lent.Scope.Allows(q.method, op):
-		return *lent, nil
-	case i.LentOnly:
-		return Identity{}, ErrUnauthenticated
+		return lent, nil
+	case client.LentOnly:
+		return nil, policy.ErrUnauthenticated
 	}
-	return i, nil
+	return client, nil
 }
 
 // chooseCredential returns the identity with a credential for a question, without regard to budgets, because a hit needs no
 // budget. The list tried has the security classes of the credentials that were tried.
-func (g *Gateway) chooseCredential(q *question, identity Identity, tried []string) Identity {
+func (g *Gateway) chooseCredential(q *question, identity *policy.Identity, tried []string) *policy.Identity {
 	if identity.Pool != nil {
 		r := q.credentialRequest(tried)
-		r.Resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
-		if picked, ok := identity.Pool.Pick(r); ok {
+		r.Resource = g.Resources.Of(q.claimScope, identity.Kind, q.match.Operation.Resource)
+		if picked := identity.Pool.Pick(r, time.Now()); picked != nil {
 			return picked
 		}
 	}
@@ -199,7 +203,7 @@ func (g *Gateway) chooseCredential(q *question, identity Identity, tried []strin
 }
 
 // withCredential returns the question with another credential.
-func (g *Gateway) withCredential(ex *exchange, asked *question, identity Identity) *question {
+func (g *Gateway) withCredential(ex *exchange, asked *question, identity *policy.Identity) *question {
 	q := *asked
 	g.setCredential(ex, &q, identity)
 	return &q
@@ -236,10 +240,13 @@ func targetOf(path string) string {
 }
 
 // setCredential completes a new question with a credential, and with the header and the cache key, which depend on it.
-func (g *Gateway) setCredential(ex *exchange, q *question, identity Identity) {
-	q.identity = identity
-	q.identity.Caller.Tag = g.Limiter.TagBudget(identity.Caller, q.tag)
-	q.resource = g.Resources.Of(q.claimScope, identity.Caller.Kind, q.match.Operation.Resource)
+func (g *Gateway) setCredential(ex *exchange, q *question, identity *policy.Identity) {
+	q.identity, q.caller = identity, &identity.Caller
+	if budget := g.Limiter.TagBudget(identity.Caller, q.tag); budget != "" {
+		tagged := identity.Caller
+		tagged.Tag, q.caller = budget, &tagged
+	}
+	q.resource = g.Resources.Of(q.claimScope, identity.Kind, q.match.Operation.Resource)
 	q.Sent = fields.Outbound(ex.in.Header, q.match.Operation.Known(), g.via)
 	ex.record.Withheld = q.Withheld
 	if q.method == http.MethodGet || q.method == http.MethodHead {
@@ -290,7 +297,7 @@ func (q *question) usesCache(in http.Header) bool {
 // setKey sets the key and the rule of a question that uses the cache.
 func (g *Gateway) setKey(q *question, in http.Header) {
 	op := q.match.Operation
-	class := q.identity.Caller.Class
+	class := q.caller.Class
 	switch {
 	case op.Cache.Class == policy.Shared:
 		class = string(policy.Shared)
@@ -304,7 +311,7 @@ func (g *Gateway) setKey(q *question, in http.Header) {
 	if op.Cache.Class != policy.Shared && op.Known() {
 		q.baseKey = base
 	}
-	anonymous := q.identity.Caller.Kind == policy.Unauthenticated
+	anonymous := q.caller.Kind == policy.Unauthenticated
 	// OneCaller is also set for reference data (class Shared), although all callers share the key. Private responses of
 	// reference data are then stored without the fields that identify a caller (withoutCaller).
 	q.rule = cache.Rule{
@@ -371,7 +378,7 @@ func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) erro
 		return &failure{
 			status: http.StatusForbidden, detail: "scope",
 			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
-				q.identity.Caller.Client, methodLabel(q.method), op.ID),
+				q.caller.Client, methodLabel(q.method), op.ID),
 		}
 	}
 	if q.graphQL != nil && ex.lacksMemory() && (scope.ReadsQueries() || scope.LimitsNames()) {
@@ -394,7 +401,7 @@ func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) erro
 // checkToken refuses a client's token that the upstream refused a short time ago. Operations for the credentials of apps are an
 // exception, because a token that other operations refuse may be such a credential.
 func (g *Gateway) checkToken(ex *exchange, q *question) error {
-	if !q.sendsClientToken() || q.match.Operation.Auth == "app" || !g.tokens.IsRefused(q.identity.Caller.Class, ex.record.Start) {
+	if !q.sendsClientToken() || q.match.Operation.Auth == "app" || !g.tokens.IsRefused(q.caller.Class, ex.record.Start) {
 		return nil
 	}
 	ex.record.Account = "" // as in beginToken
@@ -410,5 +417,5 @@ var errRefusedToken = errors.New("the upstream refused this token a short time a
 // sendsClientToken reports whether the request is sent with a credential of the client, which only the upstream can
 // verify.
 func (q *question) sendsClientToken() bool {
-	return !q.identity.Held && q.identity.Authorize != nil && q.identity.Caller.Kind != policy.Unauthenticated
+	return q.identity.Passed && q.caller.Kind != policy.Unauthenticated
 }

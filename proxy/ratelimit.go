@@ -30,8 +30,8 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 	if a.cacheControl.Has("no-cache") {
 		return false
 	}
-	caller := a.identity.Caller
-	if caller.Kind != policy.Unauthenticated && !g.tokens.Has(caller.Class, a.identity.Held) {
+	caller := *a.caller
+	if caller.Kind != policy.Unauthenticated && !g.tokens.Has(caller.Class, a.identity.Credential != nil) {
 		return false
 	}
 	version := cmp.Or(a.in.Header.Get(g.Dialect.VersionHeader), g.Dialect.Version)
@@ -65,7 +65,7 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 // of the API's documents (Document B section 2.6), then the resources that the upstream has named for the account, and
 // withRate the deprecated top-level rate. If a resource is unlimited, the status is empty.
 func (g *Gateway) rateLimitStatus(a *attempt, withRate bool) (string, error) {
-	ctx, caller := a.in.Context(), a.identity.Caller
+	ctx, caller := a.in.Context(), *a.caller
 	names := g.Dialect.Resources()
 	named, err := g.Ledger.Resources(ctx, caller.Account)
 	if err != nil {

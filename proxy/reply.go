@@ -293,7 +293,7 @@ var rateLimitFields = [...]string{
 // request's resource, as far as this process knows it: a hit must not wait for the ledger's store. RateLimit-Policy and
 // RateLimit follow the IETF drafts -08 to -11. values is the memory for the values.
 func (g *Gateway) setRateLimitHeaders(ex *exchange, h http.Header, values []string) {
-	b, known := g.Ledger.Budget(ex.question.identity.Caller, ex.record.Resource)
+	b, known := g.Ledger.Budget(*ex.question.caller, ex.record.Resource)
 	if !known || b.Unlimited {
 		return // the upstream's own fields, if any, are unchanged
 	}

@@ -23,7 +23,7 @@ import (
 // the client, and not of one of its credentials.
 func (g *Gateway) authorizeNames(ex *exchange, q *question, scope *policy.Scope) error {
 	if g.Host != "" {
-		n, ok, err := policy.NamedByFile(q.match.Path, q.identity.sendsCredential(), g.Host, g.Upstream.Hostname())
+		n, ok, err := policy.NamedByFile(q.match.Path, q.sendsCredential(), g.Host, g.Upstream.Hostname())
 		if !ok {
 			return nil
 		}
@@ -137,12 +137,14 @@ func refusedByScope(q *question, err error) error {
 	return &failure{
 		status: http.StatusForbidden, detail: "scope", cause: reason,
 		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s: %s",
-			q.identity.Caller.Client, methodLabel(q.method), q.match.Operation.ID, reason.Reason),
+			q.caller.Client, methodLabel(q.method), q.match.Operation.ID, reason.Reason),
 	}
 }
 
-// sendsCredential reports whether requests of the identity get a credential.
-func (i *Identity) sendsCredential() bool { return i.Credential != nil || i.Authorize != nil }
+// sendsCredential reports whether the request upstream has a credential.
+func (q *question) sendsCredential() bool {
+	return q.identity.Credential != nil || q.identity.Passed
+}
 
 // wholeSmallBody reads the request body. A body above maxUploadBuffer yields an unreadable text, so that the scope refuses it.
 func (g *Gateway) wholeSmallBody(ex *exchange) ([]byte, error) {
@@ -193,7 +195,7 @@ func (g *Gateway) nameOf(ex *exchange, q *question, kind policy.IDs, id string) 
 // shownName is [Gateway.nameOf] for a number without leading zeros, or for a name.
 func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id string) (string, error) {
 	path := string(kind) + id
-	if shown, ok := g.shown.Known(&q.identity.Caller, path); ok {
+	if shown, ok := g.shown.Known(q.caller, path); ok {
 		return shown.Text, nil
 	}
 	name, final := "", false
@@ -206,7 +208,7 @@ func (g *Gateway) shownName(ex *exchange, q *question, kind policy.IDs, id strin
 	case name != "":
 		g.shown.Add(path, learned.Name{Text: name})
 	case final:
-		g.shown.AddAbsent(&q.identity.Caller, path)
+		g.shown.AddAbsent(q.caller, path)
 	}
 	return name, err
 }
@@ -220,7 +222,7 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 	var unknown []string
 	var at []int
 	for i, id := range ids {
-		shown, ok := g.shown.Known(&q.identity.Caller, nodePath+id)
+		shown, ok := g.shown.Known(q.caller, nodePath+id)
 		nodes[i] = policy.Node{Type: shown.Kind, Repository: shown.Text}
 		if !ok {
 			unknown, at = append(unknown, id), append(at, i)
@@ -240,7 +242,7 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 			if nodes[at[i]] = node; node.Type != "" {
 				g.shown.Add(path, learned.Name{Text: node.Repository, Kind: node.Type})
 			} else if !a.unclear {
-				g.shown.AddAbsent(&q.identity.Caller, path)
+				g.shown.AddAbsent(q.caller, path)
 			}
 		}
 		return nil
@@ -255,7 +257,7 @@ const maxNodes = 64 << 10
 func (g *Gateway) scopeUnknown(a *attempt, object string, status int) error {
 	if a.result.limited != limits.NotLimited {
 		a.hasAlternative = true // the ledger knows the end of the limit, so the wait is short
-		permit, err := g.queue(a, a.identity.Caller)
+		permit, err := g.queue(a, *a.caller)
 		if err != nil {
 			return err
 		}
@@ -274,7 +276,7 @@ var errLookUp = &failure{status: http.StatusInternalServerError, message: "Inter
 
 // lookUp sends a request with the credential of the client, and passes its response to read.
 func (g *Gateway) lookUp(ex *exchange, q *question, method, path string, body []byte, read func(*attempt, *http.Response) error) error {
-	if err := g.shed(q.identity.Caller.Priority); err != nil {
+	if err := g.shed(q.caller.Priority); err != nil {
 		return err
 	}
 	defer g.Shedder.Leave()
@@ -305,6 +307,7 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 	if err != nil {
 		return err
 	}
+	asked.authorization = q.authorization
 	g.setCredential(sub, asked, g.chooseCredential(asked, q.identity, nil))
 	a := g.newAttempt(sub, asked)
 	var resp *http.Response

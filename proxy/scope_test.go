@@ -307,7 +307,7 @@ func TestNewObjectsAreFoundSoon(t *testing.T) {
 }
 
 func TestScopeAppliesToHitsAndFiles(t *testing.T) {
-	withScope := identifying(func(r *http.Request, id *Identity) {
+	withScope := identifying(func(r *http.Request, id *policy.Identity) {
 		if id.Caller.Class = "all"; r.Header.Get("Authorization") == "Bearer scoped" {
 			id.Caller.Client, id.Scope = "builds", &agentScope
 		}
@@ -332,7 +332,7 @@ func TestScopeAppliesToHitsAndFiles(t *testing.T) {
 		}
 	})
 	for host, want := range map[string]int{"raw.githubusercontent.com": 403, "objects.githubusercontent.com": 200} {
-		withoutCredential := identifying(func(_ *http.Request, id *Identity) { id.Authorize, id.Scope = nil, &agentScope })
+		withoutCredential := identifying(func(_ *http.Request, id *policy.Identity) { id.Passed, id.Scope = false, &agentScope })
 		setup(fresh, withoutCredential, func(c *Config) { c.Host, c.Catalogue = host, policy.Files }).sub(t, host, func(w *world) {
 			w.want("file", w.get("/other/x/main/README.md").StatusCode, want)
 		})

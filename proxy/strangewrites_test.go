@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -56,8 +57,10 @@ func writes(t *testing.T, write http.HandlerFunc) worldSetup {
 		default:
 			replies("{}", "Cache-Control: private, max-age=3600")(rw, r)
 		}
-	}, wholeAPI(t, unchanged), limitAddresses, identifying(func(r *http.Request, id *Identity) {
-		id.Held = strings.Contains(r.Header.Get("Authorization"), "held")
+	}, wholeAPI(t, unchanged), limitAddresses, identifying(func(r *http.Request, id *policy.Identity) {
+		if value := r.Header.Get("Authorization"); strings.Contains(value, "held") {
+			id.Passed, id.Credential = false, fixedCredential{value: value}
+		}
 	}), func(c *Config) { c.Timeout = 5 * time.Second })
 }
 

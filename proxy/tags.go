@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
@@ -17,7 +18,7 @@ import (
 
 // tagged returns the part of the question on which the tags of its response depend.
 func (q *question) tagged() tags.Question {
-	return tags.Question{Match: &q.match, GraphQL: q.graphQL, Caller: &q.identity.Caller}
+	return tags.Question{Match: &q.match, GraphQL: q.graphQL, Caller: q.caller}
 }
 
 // tags returns the tags of the stored response to the question.
@@ -45,7 +46,7 @@ func (g *Gateway) endAccess(a *attempt, status int) {
 	}
 	byNumber := isRoot && c.Name == "?" && stored > 0
 	if byNumber {
-		denied = append(denied, tags.Credential(a.identity.Caller.Class))
+		denied = append(denied, tags.Credential(a.caller.Class))
 	}
 	if stored > self || byNumber || g.Cache.IsShared() && (isRoot || self > 0) {
 		g.Cache.Purge(a.detach(), denied...)
@@ -143,11 +144,11 @@ func (g *Gateway) tagsOfChange(q *question) []string {
 //   - Any other caller makes the responses stale about the objects that the request names. Related responses about no named
 //     object, such as /user/issues, become stale only for the accounts of the client.
 func (g *Gateway) tagsOfUncertain(q *question) []string {
-	caller := q.identity.Caller
+	caller := *q.caller
 	switch {
 	case q.isQuery(), q.match.Operation.ReadsOnly, caller.Kind == policy.Unauthenticated:
 		return nil
-	case !q.identity.Held && !g.tokens.Has(caller.Class, false):
+	case q.identity.Credential == nil && !g.tokens.Has(caller.Class, false):
 		return []string{tags.Class(caller.Class), "account:" + caller.Account}
 	}
 	return tags.OfUncertain(g.Catalogue, q.tagged(), g.ownCallers(q))
@@ -155,15 +156,15 @@ func (g *Gateway) tagsOfUncertain(q *question) []string {
 
 // ownCallers returns the callers with which the client of a question may read its change: one caller for each credential.
 func (g *Gateway) ownCallers(q *question) []policy.Caller {
-	own := []policy.Caller{q.identity.Caller}
+	own := []policy.Caller{*q.caller}
 	if q.identity.Pool == nil {
 		return own
 	}
 	r := q.credentialRequest(nil)
 	for {
 		r.Except = append(r.Except, own[len(own)-1].Class)
-		next, ok := q.identity.Pool.Pick(r)
-		if !ok {
+		next := q.identity.Pool.Pick(r, time.Now())
+		if next == nil {
 			return own
 		}
 		own = append(own, next.Caller)

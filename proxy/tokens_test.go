@@ -73,7 +73,7 @@ func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
 func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
 	upstream := byPath(responds(401), map[string]http.HandlerFunc{tagList: responds(200, "Cache-Control: no-store")})
 	setup(upstream, wholeAPI(t, unchanged), func(c *Config) {
-		identifying(func(r *http.Request, id *Identity) {
+		identifying(func(r *http.Request, id *policy.Identity) {
 			id.Caller.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 		})(c)
 	}).run(t, func(w *world) {
@@ -115,8 +115,8 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 }
 
 func TestHeldCredentialsNeedNoVerification(t *testing.T) {
-	setup(acceptOnly(0), limitAddresses, identifying(func(_ *http.Request, id *Identity) {
-		id.Held = true
+	setup(acceptOnly(0), limitAddresses, identifying(func(r *http.Request, id *policy.Identity) {
+		id.Passed, id.Credential = false, fixedCredential{value: r.Header.Get("Authorization")}
 	})).run(t, func(w *world) {
 		for i := range 3 * learned.MaxUnverified {
 			w.want("status", w.get(tagList, fmt.Sprint("Authorization: Bearer bad ", i)).StatusCode, 401)

@@ -33,7 +33,7 @@ import (
 //
 // Each repetition needs a new permit.
 func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
-	caller, retries, prepared := a.identity.Caller, 0, false
+	caller, retries, prepared := *a.caller, 0, false
 	endToken := func(int) {}
 	defer func() { endToken(learned.NotSent) }() // has no effect after a request
 	for {                                        // the client's deadline ends the repetition
@@ -143,7 +143,7 @@ func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 		return func(int) {}, nil
 	}
 	began := time.Now()
-	end, err = g.tokens.Begin(a.ctx, a.address, a.identity.Caller.Class, a.deadline(g.Wait))
+	end, err = g.tokens.Begin(a.ctx, a.address, a.caller.Class, a.deadline(g.Wait))
 	a.record.Waited += time.Since(began)
 	if err != nil {
 		if a.record.Sent == 0 {
@@ -253,11 +253,11 @@ func (g *Gateway) claim(q *question, caller policy.Caller) limits.Claim {
 const AlternativeWait = 200 * time.Millisecond
 
 // mergeFormer merges what an account used under its former name.
-func (g *Gateway) mergeFormer(i Identity) {
+func (g *Gateway) mergeFormer(i *policy.Identity) {
 	if known := g.Ledger.Canonical(i.FormerAccount); known != i.FormerAccount { // the upstream has named the identity
-		g.Ledger.Merge(i.Caller.Account, known, i.Caller.Kind)
+		g.Ledger.Merge(i.Account, known, i.Kind)
 	} else {
-		g.Ledger.Merge(i.FormerAccount, i.Caller.Account, i.Caller.Kind)
+		g.Ledger.Merge(i.FormerAccount, i.Account, i.Kind)
 	}
 }
 
@@ -280,8 +280,8 @@ func (a *attempt) sendCredential(out *http.Request) (err error) {
 	switch {
 	case a.identity.Credential != nil:
 		a.sentCredential, err = a.identity.Credential.Authorize(out.Header, a.credentialUse())
-	case a.identity.Authorize != nil:
-		err = a.identity.Authorize(a.ctx, out.Header)
+	case a.identity.Passed:
+		out.Header["Authorization"] = a.authorization
 	}
 	return err
 }
@@ -383,7 +383,7 @@ func (a *attempt) count(o limits.Outcome, cost int) {
 // learnIdentity merges the account of the attempt if the response names its user or its installation. It also merges
 // the account of an installation token that the response contains.
 func (g *Gateway) learnIdentity(a *attempt, resp *http.Response, o limits.Outcome) {
-	caller := a.identity.Caller
+	caller := *a.caller
 	account, i, ok := caller.Account, learned.Identity{}, false
 	switch {
 	case o.Limited != limits.NotLimited:
@@ -466,7 +466,7 @@ func (g *Gateway) observeUpstream(a *attempt, err error) {
 		if g.breaker.Succeed() {
 			g.Log.InfoContext(a.detach(), "circuit breaker closed: the upstream responds again")
 		}
-	case a.isUpstreamFault(err) && g.breaker.Fail(a.identity.Caller.Account, time.Now()):
+	case a.isUpstreamFault(err) && g.breaker.Fail(a.caller.Account, time.Now()):
 		g.Log.ErrorContext(a.detach(), "circuit breaker opened: the upstream does not respond", "error", err)
 	}
 }
@@ -555,13 +555,13 @@ var errRetryBudget = errors.New("the retry budget is exhausted")
 // observeToken records the response to a request with the credential of the attempt. A redirect proves the credential
 // only if the operation is documented to redirect, such as to an archive.
 func (g *Gateway) observeToken(a *attempt, status int) {
-	op, caller := a.match.Operation, a.identity.Caller
+	op, caller := a.match.Operation, *a.caller
 	redirects := status == http.StatusFound && slices.Contains(slices.Concat(op.Success, op.Errors), status)
 	if status < http.StatusBadRequest && !learned.IsSuccess(status) && !redirects {
 		return
 	}
 	conclusive := op.Accepts(caller.Kind) && !isFeed(a.match.Path)
-	known := a.identity.Held || a.last != nil // another replica may have seen that the upstream accepted the credential
+	known := a.identity.Credential != nil || a.last != nil // another replica may have seen that the upstream accepted the credential
 	if g.tokens.Observe(caller.Class, status, conclusive, time.Now()) || conclusive && known && status == http.StatusUnauthorized {
 		g.Cache.Purge(a.detach(), tags.Credential(caller.Class)) // on all replicas
 	}

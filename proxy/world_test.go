@@ -224,15 +224,15 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 }
 
 // identifyByToken returns a separate user for each token.
-func identifyByToken(r *http.Request) (Identity, error) {
+func identifyByToken(r *http.Request) (*policy.Identity, error) {
 	value := r.Header.Get("Authorization")
 	if value == "" {
-		return Identity{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"}}, nil
+		return &policy.Identity{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"}}, nil
 	}
 	name := "account of " + value
-	return Identity{
-		Caller:    policy.Caller{Kind: policy.User, Account: name, Class: name},
-		Authorize: sends(value),
+	return &policy.Identity{
+		Caller: policy.Caller{Kind: policy.User, Account: name, Class: name},
+		Passed: true,
 	}, nil
 }
 
@@ -274,19 +274,14 @@ func requestField(name string) func(*http.Request) string {
 }
 
 // identifying returns an option that changes the identities of identifyByToken.
-func identifying(change func(*http.Request, *Identity)) option {
+func identifying(change func(*http.Request, *policy.Identity)) option {
 	return func(c *Config) {
-		c.Identify = func(r *http.Request) (Identity, error) {
+		c.Identify = func(r *http.Request) (*policy.Identity, error) {
 			id, err := identifyByToken(r)
-			change(r, &id)
+			change(r, id)
 			return id, err
 		}
 	}
-}
-
-// sends returns an Authorize function that sends a credential.
-func sends(credential string) func(context.Context, http.Header) error {
-	return func(_ context.Context, h http.Header) error { h.Set("Authorization", credential); return nil }
 }
 
 // got is a response with its complete body.

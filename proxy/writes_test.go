@@ -30,7 +30,7 @@ func TestWritesOfAClientAreLimited(t *testing.T) {
 			rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{
 				"agent": {Client: policy.WriteLimits{PerMinute: 2}, Tag: policy.WriteLimits{PerHour: 1}},
 			}}
-			setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *Identity) {
+			setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
 				id.Caller.Account, id.Caller.Client, id.Scope = "bot", "agent", &policy.Scope{CountsWrites: true}
 			})).run(t, func(w *world) {
 				send := func(r request) got {
@@ -85,7 +85,7 @@ func TestCallWithTooManyMutationsIsRefusedAtOnce(t *testing.T) {
 		"several and no tag": {policy.ClientWrites{Tag: policy.WriteLimits{PerHour: 5}}, 7, "at most 5 an hour with one tag (clients[].tag_writes)"},
 	} {
 		rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": c.limits}}
-		setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *Identity) {
+		setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
 			id.Caller.Account, id.Caller.Client = "bot", "agent"
 		})).sub(t, name, func(w *world) {
 			send := func(mutations int) got {
@@ -111,7 +111,7 @@ func TestCallWithTooManyMutationsIsRefusedAtOnce(t *testing.T) {
 // renewedCredential is a held credential that is renewed after a 401.
 type renewedCredential struct{ lateCredential }
 
-func (c renewedCredential) Authorize(http.Header, policy.CredentialUse) (SentCredential, error) {
+func (c renewedCredential) Authorize(http.Header, policy.CredentialUse) (policy.SentCredential, error) {
 	return c, nil
 }
 
@@ -128,8 +128,8 @@ func TestRepeatedWritesCountOnce(t *testing.T) {
 		}
 	}
 	rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": {Client: policy.WriteLimits{PerHour: 2}}}}
-	setup(upstream, wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *Identity) {
-		id.Caller.Account, id.Caller.Client, id.Held, id.Credential = "bot", "agent", true, renewedCredential{}
+	setup(upstream, wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
+		id.Caller.Account, id.Caller.Client, id.Passed, id.Credential = "bot", "agent", false, renewedCredential{}
 	})).run(t, func(w *world) {
 		w.get("/repos/a/b", bearer("a")) // the upstream has accepted the credential before
 		write := func() got { return w.do("POST", "/repos/a/b/issues", strings.NewReader(`{"title":"x"}`), bearer("a")) }

@@ -96,11 +96,14 @@ func (c *configured) authenticateProxy(r *http.Request) (client string, authoriz
 		value = "Bearer " + password
 	}
 	alone := (&http.Request{Header: http.Header{"Authorization": {value}}}).WithContext(r.Context())
-	caller, err := c.callers.Identify(alone)
-	if err == nil && caller.Client == "" {
-		err = errors.New("the proxy needs the key of a client, not a credential of the API")
+	id, err := c.callers.Identify(alone)
+	switch {
+	case err != nil:
+		return "", nil, err
+	case id.Client == "":
+		return "", nil, errors.New("the proxy needs the key of a client, not a credential of the API")
 	}
-	return caller.Client, func(h http.Header) { h.Set("Authorization", value) }, err
+	return id.Client, func(h http.Header) { h.Set("Authorization", value) }, nil
 }
 
 // loadAuthority loads the authority of the forward proxy, and checks that it may sign certificates for all hosts.

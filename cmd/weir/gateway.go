@@ -505,12 +505,8 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.webhooks.ServeHTTP(w, r)
 		return
 	}
-	if tunnel, _ := inbound.TunnelOf(r.Context()); tunnel.Authorize != nil {
-		sent := r.Header["Authorization"]
+	if tunnel, _ := inbound.TunnelOf(r.Context()); tunnel.Authorize != nil && !c.callers.HasOtherScheme(r.Header["Authorization"]) {
 		tunnel.Authorize(r.Header)
-		if c.callers.HasOtherScheme(sent) {
-			r = r.WithContext(context.WithValue(r.Context(), otherScheme{}, sent[0]))
-		}
 	}
 	h, err := c.route(r)
 	if err != nil {

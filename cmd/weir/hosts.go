@@ -107,16 +107,16 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 // identifyWithoutCredential returns the Identify function of a host that gets no credential. Signed URLs of such a host
 // carry their own authorization. HTTP clients drop their key when a redirect leads to another host, so a request without
 // a known key is accepted.
-func identifyWithoutCredential(callers *credential.Registry) func(*http.Request) (proxy.Identity, error) {
-	return func(r *http.Request) (proxy.Identity, error) {
-		id := proxy.Identity{Caller: callers.Anonymous()}
-		caller, err := callers.Identify(r)
+func identifyWithoutCredential(callers *credential.Registry) func(*http.Request) (*policy.Identity, error) {
+	return func(r *http.Request) (*policy.Identity, error) {
+		id := &policy.Identity{Caller: callers.Anonymous()}
+		client, err := callers.Identify(r)
 		switch {
 		case err == nil:
-			id.Caller.Client, id.Debug, id.Tag, id.TagFromClaim = caller.Client, caller.Debug, caller.Tag, caller.TagFromClaim
-			id.Scope = caller.Scope.NamesOnly()
+			id.Client, id.Debug, id.TokenTag, id.TagFromClaim = client.Client, client.Debug, client.TokenTag, client.TagFromClaim
+			id.Scope = client.Scope.NamesOnly()
 		case r.Context().Err() != nil:
-			return id, err
+			return nil, err
 		}
 		return id, nil
 	}

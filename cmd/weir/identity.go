@@ -1,22 +1,19 @@
 package main
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/inbound"
 )
 
 // registry returns the clients and credentials of a configuration. The configuration is valid, so an error reports that
@@ -106,94 +103,21 @@ func openAppTokens(cfg *config.Config, client redisclient.Client, transport http
 	return credential.NewAppTokens(transport, shared, log), nil
 }
 
-// otherScheme is the key of the Authorization value of a program in a tunnel, if only the program has the credential.
-type otherScheme struct{}
-
-// identify returns the proxy's Identify function. The proxy sees no credential: an Identity has only a function that
-// adds the credential to a request.
-func identify(registry *credential.Registry) func(*http.Request) (proxy.Identity, error) {
-	return func(r *http.Request) (proxy.Identity, error) {
-		caller, err := registry.Identify(r)
-		if value, ok := r.Context().Value(otherScheme{}).(string); ok && err == nil {
-			caller, err = registry.WithOtherScheme(caller, value)
+// identify returns the proxy's Identify function. A program in a tunnel may send an Authorization value that only the program
+// has, and the credential of the tunnel then identifies its client.
+func identify(registry *credential.Registry) func(*http.Request) (*policy.Identity, error) {
+	return func(r *http.Request) (*policy.Identity, error) {
+		sent := r.Header["Authorization"]
+		tunnel, _ := inbound.TunnelOf(r.Context())
+		if tunnel.Authorize == nil || !registry.HasOtherScheme(sent) {
+			return registry.Identify(r)
 		}
-		switch {
-		case errors.Is(err, credential.ErrIssuerUnavailable):
-			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrIdentityUnavailable, err)
-		case err != nil && r.Context().Err() != nil:
-			return proxy.Identity{}, err
-		case err != nil:
-			return proxy.Identity{}, fmt.Errorf("%w: %w", proxy.ErrUnauthenticated, err)
+		alone := (&http.Request{Header: http.Header{}}).WithContext(r.Context())
+		tunnel.Authorize(alone.Header)
+		client, err := registry.Identify(alone)
+		if err != nil {
+			return nil, err
 		}
-		if caller.Pool != nil {
-			return pooledIdentity(caller), nil
-		}
-		id := proxy.Identity{
-			Caller: caller.Caller, FormerAccount: caller.FormerAccount, Scope: caller.Scope, LentOnly: caller.LentOnly,
-			Debug: caller.Debug, RefusalStatus: caller.RefusalStatus, Tag: caller.Tag, TagFromClaim: caller.TagFromClaim,
-		}
-		if caller.Lent != nil {
-			lent := pooledIdentity(*caller.Lent)
-			id.Lent = &lent
-		}
-		if authorization := caller.Authorization; authorization != "" {
-			id.Authorize = func(_ context.Context, h http.Header) error {
-				h.Set("Authorization", authorization.Reveal())
-				return nil
-			}
-		}
-		return id, nil
+		return registry.WithOtherScheme(client, sent[0])
 	}
-}
-
-// pooledIdentity returns the identity of a client with one credential of its pool.
-func pooledIdentity(caller credential.Caller) proxy.Identity {
-	pool := caller.Pool
-	id := proxy.Identity{
-		Caller: caller.Caller, Held: true, Scope: caller.Scope, Debug: caller.Debug, RefusalStatus: caller.RefusalStatus,
-		Tag: caller.Tag, TagFromClaim: caller.TagFromClaim,
-		Credential: heldCredential{pool, caller.Class},
-	}
-	if pool.HasChoice() {
-		id.Pool = choice{caller}
-	}
-	return id
-}
-
-// choice implements [proxy.CredentialPool] for a client with several credentials.
-type choice struct{ caller credential.Caller }
-
-// Pick implements [proxy.CredentialPool].
-func (c choice) Pick(r policy.CredentialRequest) (proxy.Identity, bool) {
-	next, ok := c.caller.Pool.Pick(r, time.Now())
-	if !ok {
-		return proxy.Identity{}, false
-	}
-	return pooledIdentity(next), true
-}
-
-// OnHidden implements [proxy.CredentialPool].
-func (c choice) OnHidden(r policy.CredentialRequest, status int, visible bool) {
-	c.caller.Pool.OnHidden(c.caller.Caller, r, status, visible, time.Now())
-}
-
-// heldCredential is one credential of a pool.
-type heldCredential struct {
-	pool  *credential.Pool
-	class string
-}
-
-// Await implements [proxy.HeldCredential].
-func (c heldCredential) Await(ctx context.Context, by time.Time, use policy.CredentialUse) error {
-	return c.pool.Await(ctx, by, c.class, use)
-}
-
-// Authorize implements [proxy.HeldCredential].
-func (c heldCredential) Authorize(h http.Header, use policy.CredentialUse) (proxy.SentCredential, error) {
-	sent, err := c.pool.Begin(c.class, use)
-	if err != nil {
-		return nil, err
-	}
-	h.Set("Authorization", sent.Authorization.Reveal())
-	return sent, nil
 }

@@ -192,10 +192,9 @@ func TestReloadRaisesTheGuaranteeOfAClient(t *testing.T) {
 	g := open(t, configure(nowhere, trusting, withClients))
 	want := func(guarantee int) {
 		t.Helper()
-		caller, _ := g.current.Load().callers.Client("bot")
-		picked, _ := caller.Pool.Pick(policy.CredentialRequest{Operation: &policy.Operation{}, Resource: policy.Core}, time.Now())
+		client := g.current.Load().callers.Client("bot")
 		claim := limits.Claim{Operation: "op", Resource: policy.Core, Points: 1}
-		must(g.limiter.Acquire(t.Context(), claim, picked.Caller, time.Now().Add(time.Second)))(t)
+		must(g.limiter.Acquire(t.Context(), claim, client.Caller, time.Now().Add(time.Second)))(t)
 		for _, b := range must(g.accounts(t.Context(), 1))(t)[0].Budgets {
 			if b.Resource == "client:core:job" && b.Guarantee == guarantee {
 				return

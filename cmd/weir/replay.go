@@ -110,20 +110,20 @@ func replayConfig(c *config.Config) (replay.Config, error) {
 
 // replayIdentify returns a function that finds the caller of a request in a log. A client that the configuration does not
 // name gets a separate account.
-func replayIdentify(c *config.Config, registry *credential.Registry) func(*replay.Request) (proxy.Identity, bool) {
-	return func(r *replay.Request) (proxy.Identity, bool) {
+func replayIdentify(c *config.Config, registry *credential.Registry) func(*replay.Request) (*policy.Identity, bool) {
+	return func(r *replay.Request) (*policy.Identity, bool) {
 		name := r.Client
 		if name == "" && r.Account == "" && len(c.Clients) == 1 {
 			name = c.Clients[0].Name
 		}
-		if caller, ok := registry.Client(name); ok {
-			return pooledIdentity(caller), true
+		if id := registry.Client(name); id != nil {
+			return id, true
 		}
 		if strings.HasPrefix(r.Account, "egress:") {
-			return proxy.Identity{Caller: registry.Anonymous()}, true
+			return &policy.Identity{Caller: registry.Anonymous()}, true
 		}
 		account := cmp.Or(name, r.Account, "(no client)")
-		return proxy.Identity{Caller: policy.Caller{Kind: policy.User, Account: account, Class: account}}, false
+		return &policy.Identity{Caller: policy.Caller{Kind: policy.User, Account: account, Class: account}}, false
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // Certificate selects client certificates: by the SHA-256 fingerprint of the certificate, or by a name in a certificate
@@ -88,10 +90,10 @@ func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 }
 
 // byCertificate returns the client of a connection's certificate. If several clients match, the first client in the
-// configuration is returned.
-func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
+// configuration is returned. The result is nil if no client matches.
+func (r *Registry) byCertificate(state *tls.ConnectionState) *policy.Identity {
 	if state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
-		return Caller{}, false
+		return nil
 	}
 	leaf, now := state.PeerCertificates[0], time.Now()
 	var names []Certificate
@@ -113,10 +115,10 @@ func (r *Registry) byCertificate(state *tls.ConnectionState) (Caller, bool) {
 	}
 	for i, client := range r.config.Clients {
 		if slices.Contains(names, client.Certificate) {
-			return r.callers[i], true
+			return r.clients[i]
 		}
 	}
-	return Caller{}, false
+	return nil
 }
 
 // hasValidChain reports whether a chain that the handshake verified is still valid. After the handshake, including the

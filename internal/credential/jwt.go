@@ -91,14 +91,14 @@ func (r *Registry) byToken(ctx context.Context, credential string) (i *identifie
 	}
 	for i, client := range r.config.Clients {
 		if client.Token.Issuer == issuer.URL && client.Token.matches(claims) {
-			caller := r.callers[i]
+			id := *r.clients[i]
 			if values := claims.values(client.Token.Tag); len(values) == 1 {
-				caller.Tag = values[0]
+				id.TokenTag = values[0]
 			}
 			if claim := client.Token.Repositories; claim != "" {
-				caller.Scope = caller.Scope.WithClaim(claims.values(claim))
+				id.Scope = id.Scope.WithClaim(claims.values(claim))
 			}
-			return &identified{caller: &caller, token: token}, true, nil
+			return &identified{identity: &id, token: token}, true, nil
 		}
 	}
 	return nil, true, errNoClient

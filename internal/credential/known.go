@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/weirgate/weir/policy"
 )
 
 // maxKnown bounds the Authorization values in each list of knownValues.
@@ -29,8 +30,7 @@ type valueHash [sha256.Size]byte
 
 // identified is the caller of an Authorization value. It contains no part of the value.
 type identified struct {
-	caller *Caller // without Authorization if passed is set
-	passed bool    // the value is forwarded
+	identity *policy.Identity
 	// token must still be valid. It is nil for a value that identifies its caller until the end of the configuration.
 	token *verifiedToken
 }
@@ -58,7 +58,7 @@ func (k *knownValues) find(h valueHash) *identified {
 }
 
 func (k *knownValues) add(h valueHash, i *identified) {
-	if i.passed {
+	if i.identity.Passed {
 		k.passed.Add(h, i)
 	} else {
 		k.clients.Add(h, i)
@@ -66,19 +66,15 @@ func (k *knownValues) add(h valueHash, i *identified) {
 }
 
 // byValue returns the caller of an Authorization value, which is not blank.
-func (r *Registry) byValue(ctx context.Context, value string) (Caller, error) {
+func (r *Registry) byValue(ctx context.Context, value string) (*policy.Identity, error) {
 	h := r.known.hash(value)
 	i := r.known.find(h)
 	if i == nil || i.token != nil && !r.config.IssuerKeys.verifiesStill(ctx, i.token) {
 		var err error
 		if i, err = r.identify(ctx, value); err != nil {
-			return Caller{}, err
+			return nil, err
 		}
 		r.known.add(h, i)
 	}
-	c := *i.caller
-	if i.passed {
-		c.Authorization = Secret(value)
-	}
-	return c, nil
+	return i.identity, nil
 }

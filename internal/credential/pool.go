@@ -16,7 +16,7 @@ import (
 // Pool is the list of held credentials that one client may use, in the order of the configuration. The pool chooses a
 // credential for each request and is safe for concurrent use.
 type Pool struct {
-	held   []Caller // never empty
+	held   []*heldCredential // never empty
 	health *Health
 
 	mu sync.Mutex
@@ -25,22 +25,35 @@ type Pool struct {
 	current map[string]string
 }
 
+// heldCredential is one credential of a pool. It implements [policy.HeldCredential].
+type heldCredential struct {
+	policy.Identity
+	name          string
+	authorization Secret  // value of the header field; empty with a source
+	source        *Source // of an app, otherwise nil
+	health        *Health
+}
+
 // newPool returns the pool of a client; held are the held credentials by name.
-func newPool(health *Health, client Client, held map[string]Caller) *Pool {
+func newPool(health *Health, client Client, held map[string]heldCredential) *Pool {
 	p := &Pool{health: health, current: map[string]string{}}
 	for _, name := range client.Credentials {
 		c := held[name]
 		c.Client, c.Group, c.Share, c.Priority = client.Name, client.Group, client.Share, client.Priority
 		c.Paced = client.Priority == policy.Batch
-		c.Scope, c.Debug, c.RefusalStatus, c.Pool = client.Scope, client.Debug, client.RefusalStatus, p
+		c.Scope, c.Debug, c.RefusalStatus = client.Scope, client.Debug, client.RefusalStatus
 		c.TagFromClaim = client.Token.Tag != ""
-		p.held = append(p.held, c)
+		c.Credential, c.health = &c, health
+		if len(client.Credentials) > 1 {
+			c.Pool = p
+		}
+		p.held = append(p.held, &c)
 	}
 	return p
 }
 
-// HasChoice reports whether the client has more than one credential.
-func (p *Pool) HasChoice() bool { return len(p.held) > 1 }
+// first returns the client with its first credential.
+func (p *Pool) first() *policy.Identity { return &p.held[0].Identity }
 
 // Pick chooses a credential for a request. In order of importance, Pick prefers a credential
 //
@@ -50,22 +63,22 @@ func (p *Pool) HasChoice() bool { return len(p.held) > 1 }
 //   - that is in use, unless another credential has clearly more budget left.
 //
 // A second attempt uses only credentials that are of an accepted kind and not in quarantine.
-// Pick returns false if no such credential is left.
+// Pick returns nil if no such credential is left.
 //
 // The response to an operation about the caller depends on the account. For such an operation, Pick returns only
 // credentials of one account: the account of the first credential of a user.
-func (p *Pool) Pick(r policy.CredentialRequest, now time.Time) (Caller, bool) {
+func (p *Pool) Pick(r policy.CredentialRequest, now time.Time) *policy.Identity {
 	list := p.candidates(r, now)
 	if len(list) == 0 {
-		return Caller{}, false
+		return nil
 	}
 	p.mu.Lock()
 	class := cmp.Or(p.current[r.Resource], p.held[0].Class)
 	p.mu.Unlock()
-	at := slices.IndexFunc(list, func(c Caller) bool { return c.Class == class })
+	at := slices.IndexFunc(list, func(c *heldCredential) bool { return c.Class == class })
 	chosen := list[max(0, at)]
 	if r.Left == nil {
-		return chosen, true
+		return &chosen.Identity
 	}
 	chosen = list[mostLeft(max(0, at), list, r.Left)] // the call may reach the store, so mu is not held
 	// A choice that was forced by this target alone does not change the credential in use.
@@ -74,7 +87,7 @@ func (p *Pool) Pick(r policy.CredentialRequest, now time.Time) (Caller, bool) {
 		p.current[r.Resource] = chosen.Class
 		p.mu.Unlock()
 	}
-	return chosen, true
+	return &chosen.Identity
 }
 
 // The criteria of [Pool.Pick]. The rank of a credential is the sum of its criteria.
@@ -85,7 +98,7 @@ const (
 )
 
 // candidates returns the untried credentials of the highest rank, in order.
-func (p *Pool) candidates(r policy.CredentialRequest, now time.Time) (list []Caller) {
+func (p *Pool) candidates(r policy.CredentialRequest, now time.Time) (list []*heldCredential) {
 	best, required := 0, 0
 	if len(r.Except) > 0 {
 		required = rankUsable + rankAccepted
@@ -107,7 +120,7 @@ func (p *Pool) candidates(r policy.CredentialRequest, now time.Time) (list []Cal
 		switch {
 		case rank&required != required:
 		case rank > best:
-			best, list = rank, []Caller{c}
+			best, list = rank, []*heldCredential{c}
 		case rank == best:
 			list = append(list, c)
 		}
@@ -117,13 +130,13 @@ func (p *Pool) candidates(r policy.CredentialRequest, now time.Time) (list []Cal
 
 // eligible returns the credentials that may be used for an operation. For an operation about the caller, these are the
 // credentials of one account; otherwise all credentials.
-func (p *Pool) eligible(op *policy.Operation) []Caller {
+func (p *Pool) eligible(op *policy.Operation) []*heldCredential {
 	if !op.Personal {
 		return p.held
 	}
-	first := max(0, slices.IndexFunc(p.held, func(c Caller) bool { return op.Accepts(c.Kind) }))
+	first := max(0, slices.IndexFunc(p.held, func(c *heldCredential) bool { return op.Accepts(c.Kind) }))
 	account := p.held[first].Account
-	return slices.DeleteFunc(slices.Clone(p.held), func(c Caller) bool { return c.Account != account })
+	return slices.DeleteFunc(slices.Clone(p.held), func(c *heldCredential) bool { return c.Account != account })
 }
 
 // switchFactor is the ratio of remaining budgets from which the pool leaves the current credential for another
@@ -132,7 +145,7 @@ const switchFactor = 2
 
 // mostLeft returns the index of the credential to use. The current credential stays unless its budget is exhausted or
 // another credential has switchFactor times that budget. The current credential also stays if its budget is unknown.
-func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) int {
+func mostLeft(current int, list []*heldCredential, left func(policy.Caller) (int, bool)) int {
 	own, known := left(list[current].Caller)
 	if !known {
 		return current
@@ -146,30 +159,22 @@ func mostLeft(current int, list []Caller, left func(policy.Caller) (int, bool)) 
 	return chosen
 }
 
-// errNotInPool prevents a programming error from leaking a credential.
-var errNotInPool = errors.New("the client may not use this credential")
-
 // errNotReady is the reason for an [policy.UnusableError] after the wait for a credential.
 var errNotReady = errors.New("the upstream has not accepted its token in time")
 
 // notReadyRetry is the time after which a client whose wait has ended may repeat its request.
 const notReadyRetry = 2 * time.Second
 
-// Await waits until a time for the credential of a security class to be ready. The error is an [policy.UnusableError] or the
-// context's error.
-func (p *Pool) Await(ctx context.Context, by time.Time, class string, u policy.CredentialUse) error {
-	c, err := p.caller(class)
-	if err != nil {
-		return err
-	}
+// Await implements [policy.HeldCredential].
+func (c *heldCredential) Await(ctx context.Context, by time.Time, u policy.CredentialUse) error {
 	for {
 		now := time.Now()
-		_, wait, err := p.try(c, u, false, now)
+		_, wait, err := c.try(u, false, now)
 		switch {
 		case err != nil || wait == nil:
 			return err
 		case !now.Before(by):
-			return &policy.UnusableError{Name: c.heldName, Until: now.Add(notReadyRetry), Cause: errNotReady}
+			return &policy.UnusableError{Name: c.name, Until: now.Add(notReadyRetry), Cause: errNotReady}
 		case wait.until.IsZero() || wait.until.After(by):
 			wait.until = by
 		}
@@ -179,91 +184,76 @@ func (p *Pool) Await(ctx context.Context, by time.Time, class string, u policy.C
 	}
 }
 
-// Begin returns the credential of a security class for a request that is sent now. [Sent.End] must be called with the result
-// of the request. The error is an [policy.UnusableError] or [policy.ErrCredentialBusy].
-func (p *Pool) Begin(class string, u policy.CredentialUse) (*Sent, error) {
-	c, err := p.caller(class)
-	if err != nil {
-		return nil, err
-	}
+// Authorize implements [policy.HeldCredential].
+func (c *heldCredential) Authorize(h http.Header, u policy.CredentialUse) (policy.SentCredential, error) {
 	now := time.Now()
-	token, wait, err := p.try(c, u, true, now)
+	token, wait, err := c.try(u, true, now)
 	switch {
 	case err != nil:
 		return nil, err
 	case wait != nil:
 		return nil, policy.ErrCredentialBusy
 	}
-	sent := &Sent{Authorization: c.Authorization, held: c, health: p.health, use: u, token: token, at: now}
+	sent, authorization := &sentCredential{held: c, use: u, token: token, at: now}, c.authorization
 	if token != nil {
-		sent.Authorization, sent.fresh = "Bearer "+token.Value, c.source.isFresh(token, now)
+		authorization, sent.fresh = "Bearer "+token.Value, c.source.isFresh(token, now)
 	}
+	h.Set("Authorization", authorization.Reveal())
 	return sent, nil
-}
-
-func (p *Pool) caller(class string) (*Caller, error) {
-	at := slices.IndexFunc(p.held, func(c Caller) bool { return c.Class == class })
-	if at < 0 {
-		return nil, errNotInPool
-	}
-	return &p.held[at], nil
 }
 
 // try returns the token of an app, or nil for another credential. It returns a pause if the request must wait. If send is set,
 // the request is sent now.
-func (p *Pool) try(c *Caller, u policy.CredentialUse, send bool, now time.Time) (*appToken, *pause, error) {
-	wait, err := p.health.try(c.Class, send, now)
+func (c *heldCredential) try(u policy.CredentialUse, send bool, now time.Time) (*appToken, *pause, error) {
+	wait, err := c.health.try(c.Class, send, now)
 	if c.source == nil || wait != nil || err != nil {
 		return nil, wait, err
 	}
 	token, wait, err := c.source.try(u, send, now)
 	if token == nil && send {
-		p.health.end(c.Class, now)
+		c.health.end(c.Class, now)
 	}
 	return token, wait, err
 }
 
-// Sent is a request that was sent with a held credential.
-type Sent struct {
-	Authorization Secret // value of the header field
-
-	held   *Caller
-	health *Health
-	use    policy.CredentialUse
-	token  *appToken // of an app, otherwise nil
-	fresh  bool      // the upstream may not know the token yet
-	at     time.Time
+// sentCredential is a held credential in a request that was sent. It implements [policy.SentCredential].
+type sentCredential struct {
+	held  *heldCredential
+	use   policy.CredentialUse
+	token *appToken // of an app, otherwise nil
+	fresh bool      // the upstream may not know the token yet
+	at    time.Time
 }
 
-// IsUnproven reports whether the upstream may not have known the credential when the request was sent.
-func (s *Sent) IsUnproven() bool { return s.fresh }
+// IsUnproven implements [policy.SentCredential].
+func (s *sentCredential) IsUnproven() bool { return s.fresh }
 
 // End records the upstream's response, and reports whether the request should be repeated. In that case the response shows
 // nothing about the request, because the upstream does not accept the token yet or not any more. A status of 0 means that the
 // request got no response. limited marks a limit error.
-func (s *Sent) End(op *policy.Operation, status int, limited bool) (repeat bool) {
+func (s *sentCredential) End(op *policy.Operation, status int, limited bool) (repeat bool) {
 	a, now, class, source := s.answerTo(op, status, limited), time.Now(), s.held.Class, s.held.source
 	if source == nil {
-		return s.health.observe(class, s.held.heldName, a, s.at, now) == verdictRepeat
+		return s.held.health.observe(class, s.held.name, a, s.at, now) == verdictRepeat
 	}
 	v := source.observe(s.token, a, s.at, now)
 	if v == verdictAccepts || v == verdictRejects {
-		s.health.record(class, s.held.heldName, v == verdictAccepts, s.at, now)
+		s.held.health.record(class, s.held.name, v == verdictAccepts, s.at, now)
 	}
-	s.health.end(class, s.at)
+	s.held.health.end(class, s.at)
 	return v == verdictRepeat
 }
 
 // Denied records that the upstream denied a permission in its response. The token of an installation may then be older than the
 // permission.
-func (s *Sent) Denied() {
+func (s *sentCredential) Denied() {
 	if s.held.source != nil {
 		s.held.source.denied(s.token, time.Now())
 	}
 }
 
 // Renewed waits for the renewal that Denied has started, and reports whether a newer token replaces the one that was sent.
-func (s *Sent) Renewed(ctx context.Context, by time.Time) bool {
+func (s *sentCredential) Renewed(ctx context.Context, by time.Time) bool {
 	return s.held.source != nil && s.held.source.renewed(ctx, s.token, by)
 }
 
@@ -271,7 +261,7 @@ func (s *Sent) Renewed(ctx context.Context, by time.Time) bool {
 //
 // A 401 counts only for an operation that accepts the credential's kind. Otherwise a client could quarantine a shared
 // credential by calling, for example, GET /app, which accepts only an app's assertion.
-func (s *Sent) answerTo(op *policy.Operation, status int, limited bool) answer {
+func (s *sentCredential) answerTo(op *policy.Operation, status int, limited bool) answer {
 	switch {
 	case status == 0, status >= http.StatusInternalServerError, op.Known() && status == http.StatusUnauthorized && !op.Accepts(s.held.Kind):
 		return answerNone
@@ -287,10 +277,9 @@ func (s *Sent) answerTo(op *policy.Operation, status int, limited bool) answer {
 	return answerOther
 }
 
-// OnHidden records that a credential got 403 or 404 for a request. seen means that another credential of the client got
-// a better response. With seen, a 404 for the target's own path hides the whole target. Any other response with seen
+// OnHidden implements [policy.CredentialPool]. seen means that another credential of the client got a better response. With seen, a 404 for the target's own path hides the whole target. Any other response with seen
 // hides the operation on the target. Without seen, only the path is hidden, because the resource may not exist.
-func (p *Pool) OnHidden(caller policy.Caller, r policy.CredentialRequest, status int, seen bool, now time.Time) {
+func (p *Pool) OnHidden(class string, r policy.CredentialRequest, status int, seen bool, now time.Time) {
 	scope, target, operation := scopes(r)
 	switch {
 	case seen && status == http.StatusNotFound && strings.EqualFold(r.Path, r.Target):
@@ -298,5 +287,5 @@ func (p *Pool) OnHidden(caller policy.Caller, r policy.CredentialRequest, status
 	case seen:
 		scope = operation
 	}
-	p.health.hidden.Add(hiddenTarget{caller.Class, scope}, now.Add(hiddenFor))
+	p.health.hidden.Add(hiddenTarget{class, scope}, now.Add(hiddenFor))
 }

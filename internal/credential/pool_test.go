@@ -37,7 +37,21 @@ func poolOf(names ...string) *Pool {
 		c.Held = heldOfEachKind()
 		c.Clients = []Client{keyed("other", "other", "second", "user"), keyed("builds", "key", names...)}
 	})
-	return must(b.Identify(requestWith("Bearer key"))).Pool
+	client := b.Client("builds")
+	if client.Pool == nil {
+		c := client.Credential.(*heldCredential)
+		return &Pool{held: []*heldCredential{c}, health: c.health, current: map[string]string{}}
+	}
+	return client.Pool.(*Pool)
+}
+
+// authorizationOf returns the value of the held credential that a request with an identity sends upstream.
+func authorizationOf(id *policy.Identity) string {
+	h := http.Header{}
+	if id.Credential != nil {
+		must(id.Credential.Authorize(h, policy.CredentialUse{}))
+	}
+	return h.Get("Authorization")
 }
 
 // The test varies operations, budgets, rejections and hidden targets at random.
@@ -60,21 +74,22 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 				}
 			}
 			for {
-				caller, ok := p.Pick(w, now)
-				if !ok {
+				caller := p.Pick(w, now)
+				if caller == nil {
 					if len(w.Except) == 0 {
 						t.Fatal("the first attempt has no credential")
 					}
 					break
 				}
-				sent, err := p.Begin(caller.Class, policy.CredentialUse{Safe: true, Repeatable: true})
+				h := http.Header{}
+				sent, err := caller.Credential.Authorize(h, policy.CredentialUse{Safe: true, Repeatable: true})
 				var unusable *policy.UnusableError
 				switch {
 				case errors.As(err, &unusable), errors.Is(err, policy.ErrCredentialBusy):
 				case err != nil:
 					t.Fatal(err)
-				case caller.Client != "builds" || !slices.ContainsFunc(given, func(n string) bool { return isHeld(n, sent.Authorization) }):
-					t.Fatalf("client %q has %v, and got %s", caller.Client, given, sent.Authorization.Reveal())
+				case caller.Client != "builds" || !slices.ContainsFunc(given, func(n string) bool { return isHeld(n, h.Get("Authorization")) }):
+					t.Fatalf("client %q has %v, and got %s", caller.Client, given, h.Get("Authorization"))
 				}
 				if slices.Contains(w.Except, caller.Class) {
 					t.Fatal("a credential was tried twice")
@@ -83,24 +98,19 @@ func TestPoolReturnsOnlyCredentialsOfTheClient(t *testing.T) {
 				if sent != nil {
 					sent.End(op, status, false)
 				}
-				p.OnHidden(caller.Caller, w, status, rapid.Bool().Draw(t, "seen"), now)
+				p.OnHidden(caller.Class, w, status, rapid.Bool().Draw(t, "seen"), now)
 				w.Except = append(w.Except, caller.Class)
 				w.Limited = rapid.Bool().Draw(t, "limited")
 			}
 			now = now.Add(time.Duration(rapid.IntRange(0, 600).Draw(t, "later")) * time.Second)
 		}
-		for _, class := range []string{"", poolOf("second").held[0].Class, "anonymous"} {
-			if _, err := p.Begin(class, policy.CredentialUse{}); !errors.Is(err, errNotInPool) {
-				t.Fatalf("class of another client: %v", err)
-			}
-		}
 	})
 }
 
 // isHeld reports whether an Authorization value belongs to a credential of heldOfEachKind.
-func isHeld(name string, value Secret) bool {
+func isHeld(name, value string) bool {
 	b := &Registry{accounts: map[string]policy.Caller{}}
-	return slices.ContainsFunc(heldOfEachKind(), func(h Held) bool { return h.Name == name && value == b.hold(h).Authorization })
+	return slices.ContainsFunc(heldOfEachKind(), func(h Held) bool { return h.Name == name && value == b.hold(h).authorization.Reveal() })
 }
 
 func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
@@ -125,9 +135,9 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 		{"budgets of the other accounts are unknown", budget(3, -2, -2), "account user"},
 	} {
 		p := poolOf("user", "second", "enterprise")
-		got, _ := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core, Left: c.left}, time.Now())
+		got := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core, Left: c.left}, time.Now())
 		equal(t, c.name, got.Account, c.want)
-		if again, _ := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core}, time.Now()); again.Class != got.Class {
+		if again := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core}, time.Now()); again.Class != got.Class {
 			t.Errorf("%s: the next request uses %s", c.name, again.Account)
 		}
 	}
@@ -186,17 +196,17 @@ func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
 // answered sends a request with the first credential of a pool, which is answered with a status at once. A status of 0 is no
 // response. It reports whether the request is repeated.
 func (p *Pool) answered(sent time.Time, status int) (repeated bool) {
-	s := &Sent{held: &p.held[0], health: p.health, use: policy.CredentialUse{Safe: true, Repeatable: true}, at: sent}
+	s := &sentCredential{held: p.held[0], use: policy.CredentialUse{Safe: true, Repeatable: true}, at: sent}
 	return s.End(subscribers, status, false)
 }
 
 // mustBegin begins a request, and checks that no second request may begin: they test whether the credential works.
-func mustBegin(t *testing.T, p *Pool) *Sent {
+func mustBegin(t *testing.T, p *Pool) policy.SentCredential {
 	t.Helper()
-	class, use := p.held[0].Class, policy.CredentialUse{Safe: true, Repeatable: true}
-	sent, err := p.Begin(class, use)
+	use := policy.CredentialUse{Safe: true, Repeatable: true}
+	sent, err := p.held[0].Authorize(http.Header{}, use)
 	noError(t, err)
-	if _, err := p.Begin(class, use); !errors.Is(err, policy.ErrCredentialBusy) {
+	if _, err := p.held[0].Authorize(http.Header{}, use); !errors.Is(err, policy.ErrCredentialBusy) {
 		t.Errorf("two requests test the credential: %v", err)
 	}
 	return sent
@@ -213,7 +223,7 @@ func expectQuarantine(t *testing.T, what string, p *Pool, times int, remains tim
 		t.Errorf("%s: quarantine %+v, want %d times and %v", what, got, times, remains)
 	}
 	var unusable *policy.UnusableError
-	if _, err := p.Begin(p.held[0].Class, policy.CredentialUse{}); remains > 0 && (!errors.As(err, &unusable) || unusable.Name != "user") {
+	if _, err := p.held[0].Authorize(http.Header{}, policy.CredentialUse{}); remains > 0 && (!errors.As(err, &unusable) || unusable.Name != "user") {
 		t.Errorf("%s: a request is sent in quarantine: %v", what, err)
 	}
 }
@@ -257,7 +267,7 @@ func TestSingle401OfAnAcceptedCredentialQuarantinesNothing(t *testing.T) {
 					t.Fatal("one 401 counts")
 				}
 			}
-			noError(t, p.Await(t.Context(), time.Now().Add(time.Minute), p.held[0].Class, policy.CredentialUse{Safe: true, Repeatable: true}))
+			noError(t, p.held[0].Await(t.Context(), time.Now().Add(time.Minute), policy.CredentialUse{Safe: true, Repeatable: true}))
 			if mustBegin(t, p).End(subscribers, status, false) {
 				t.Errorf("%d: the confirming request is repeated", status)
 			}
@@ -299,7 +309,7 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 		for range 3 {
 			probe := mustBegin(t, p)
 			p.answered(time.Now().Add(-time.Second), 0) // sent before the probe
-			if _, err := p.Begin(p.held[0].Class, policy.CredentialUse{}); err == nil {
+			if _, err := p.held[0].Authorize(http.Header{}, policy.CredentialUse{}); err == nil {
 				t.Error("two probes permitted")
 			}
 			time.Sleep(time.Second)
@@ -313,9 +323,9 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 
 func TestHiddenTargetsAreBounded(t *testing.T) {
 	p := poolOf("user", "second")
-	caller, now := p.held[0].Caller, time.Now()
+	class, now := p.held[0].Class, time.Now()
 	for i := range 3 * maxHidden {
-		p.OnHidden(caller, policy.CredentialRequest{Operation: subscribers, Path: fmt.Sprint(i)}, 404, false, now)
+		p.OnHidden(class, policy.CredentialRequest{Operation: subscribers, Path: fmt.Sprint(i)}, 404, false, now)
 	}
 	if n := p.health.hidden.Len(); n > maxHidden {
 		t.Errorf("%d hidden targets, want at most %d", n, maxHidden)
@@ -342,7 +352,7 @@ func TestOperationsAcceptKindsOfAnEnterpriseLikeTheirBaseKinds(t *testing.T) {
 func TestOAuthAppOfAnEnterpriseIsSentAsBasic(t *testing.T) {
 	p := poolOf("enterprise_oauth_app", "enterprise_installation")
 	for i, want := range []string{basic("enterprise_oauth_app:x"), "Bearer enterprise_installation:x"} {
-		equal(t, "authorization", p.held[i].Authorization.Reveal(), want)
+		equal(t, "authorization", authorizationOf(&p.held[i].Identity), want)
 	}
 }
 
@@ -431,30 +441,31 @@ func (a *slowAPI) revoke() bool {
 	return true
 }
 
-// botPool returns a pool with an app as its only credential.
-func botPool(s *Source) *Pool {
+// bot returns the credential of a client with an app as its only credential.
+func bot(s *Source) policy.HeldCredential {
 	r := newRegistry(func(c *Config) {
 		c.Held = []Held{{Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: s}}
 		c.Clients = []Client{keyed("builds", "key", "bot")}
 	})
-	return must(r.Identify(requestWith("Bearer key"))).Pool
+	return r.Client("builds").Credential
 }
 
 // request sends a request as the proxy does, and returns the status for the client, or 0 with the reason.
-func (a *slowAPI) request(p *Pool, u policy.CredentialUse, wait time.Duration) (status int, err error) {
+func (a *slowAPI) request(c policy.HeldCredential, u policy.CredentialUse, wait time.Duration) (status int, err error) {
 	by := time.Now().Add(wait)
 	for {
-		if err := p.Await(context.Background(), by, p.held[0].Class, u); err != nil {
+		if err := c.Await(context.Background(), by, u); err != nil {
 			return 0, err
 		}
-		sent, err := p.Begin(p.held[0].Class, u)
+		h := http.Header{}
+		sent, err := c.Authorize(h, u)
 		if errors.Is(err, policy.ErrCredentialBusy) {
 			continue
 		}
 		if err != nil {
 			return 0, err
 		}
-		status := a.respond(sent.Authorization)
+		status := a.respond(Secret(h.Get("Authorization")))
 		if !sent.End(subscribers, status, false) {
 			return status, nil
 		}
@@ -494,12 +505,12 @@ func TestTokensServeEveryClientThatWaits(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			store, began := &memoryTokens{}, time.Now()
-			var pools []*Pool
+			var bots []policy.HeldCredential
 			app := testApp()
 			for range 2 {
 				m := NewAppTokens(a, store, slog.New(slog.DiscardHandler))
 				defer m.Close()
-				pools = append(pools, botPool(m.Source("bot", &app)))
+				bots = append(bots, bot(m.Source("bot", &app)))
 			}
 			revocations, requests := 0, 0
 			var clients sync.WaitGroup
@@ -512,7 +523,7 @@ func TestTokensServeEveryClientThatWaits(t *testing.T) {
 					requests++
 					u := policy.CredentialUse{Safe: !e.writes || a.early != http.StatusUnauthorized, Repeatable: true}
 					clients.Go(func() {
-						if status, err := a.request(pools[e.replica], u, 30*time.Second); status != http.StatusOK {
+						if status, err := a.request(bots[e.replica], u, 30*time.Second); status != http.StatusOK {
 							rt.Errorf("%v: got %d, %v", time.Since(began), status, err)
 						}
 					})

@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -96,42 +97,13 @@ type Registry struct {
 	config   Config
 	accounts map[string]policy.Caller // of held credentials, by security class
 	labels   map[string]string        // of the accounts of held credentials
-	callers  []Caller                 // of the clients, in the order of the configuration
+	clients  []*policy.Identity       // of Config.Clients, each with its first credential
 	// keys maps the hash of a client key to the index of the client. The duration of a lookup leaks nothing, because a
 	// sender cannot choose the hash.
-	keys  map[[sha256.Size]byte]int
-	lent  *Caller // nil without Config.Lent
-	known knownValues
-}
-
-// Caller is the identity of a request and the credential to forward the request with.
-type Caller struct {
-	policy.Caller
-	// FormerAccount is the name of the account before HashKey changed. It is empty if the name is the same.
-	FormerAccount string
-	// Authorization is the header value to send upstream, or empty to send no value. For a credential with a [Source],
-	// Authorization is not valid: use [Pool.Begin].
-	Authorization Secret
-	// Scope limits the caller's requests; nil allows all requests.
-	Scope *policy.Scope
-	// Debug permits the request header Weir-Debug.
-	Debug bool
-	// RefusalStatus is the status of limit refusals, or zero for that of the gateway.
-	RefusalStatus int
-	// Tag is the value of the claim that [TokenMatch] names for tags, or empty. TagFromClaim is set if the client has such
-	// a claim.
-	Tag          string
-	TagFromClaim bool
-	// Lent is the caller for the anonymous requests that its scope allows, or nil. LentOnly is set if other anonymous
-	// requests are refused.
-	Lent     *Caller
-	LentOnly bool
-	// Pool holds the credentials of a configured client. The other fields then describe the selected credential,
-	// initially the first credential. Pool is nil for a passed-through credential.
-	Pool *Pool
-
-	heldName string
-	source   *Source
+	keys map[[sha256.Size]byte]int
+	// anonymous is the caller of requests without a credential; nil refuses these requests.
+	anonymous *policy.Identity
+	known     knownValues
 }
 
 // Errors of [Registry.Identify].
@@ -162,7 +134,7 @@ func NewRegistry(c Config) *Registry {
 		config: c, accounts: map[string]policy.Caller{}, labels: map[string]string{}, keys: map[[sha256.Size]byte]int{},
 		known: newKnownValues(),
 	}
-	held := map[string]Caller{}
+	held := map[string]heldCredential{}
 	for _, h := range c.Held {
 		held[h.Name] = r.hold(h)
 		account := held[h.Name].Account
@@ -177,19 +149,22 @@ func NewRegistry(c Config) *Registry {
 		c.Health = NewHealth(slog.New(slog.DiscardHandler))
 	}
 	for i, client := range c.Clients {
-		r.callers = append(r.callers, newPool(c.Health, client, held).held[0])
+		r.clients = append(r.clients, newPool(c.Health, client, held).first())
 		if _, taken := r.keys[client.Key]; !taken && client.Key != [sha256.Size]byte{} {
 			r.keys[client.Key] = i
 		}
 	}
+	if c.PassThrough || c.Lent != nil {
+		r.anonymous = &policy.Identity{Caller: r.Anonymous(), LentOnly: !c.PassThrough}
+	}
 	if c.Lent != nil {
-		r.lent = &newPool(c.Health, *c.Lent, held).held[0]
+		r.anonymous.Lent = newPool(c.Health, *c.Lent, held).first()
 	}
 	return r
 }
 
 // hold registers the account of a held credential.
-func (r *Registry) hold(h Held) Caller {
+func (r *Registry) hold(h Held) heldCredential {
 	class := r.hash(h.Token.Reveal())
 	if h.Source != nil {
 		// The hash key is secret, so no client can send a token of this class.
@@ -197,7 +172,7 @@ func (r *Registry) hold(h Held) Caller {
 	}
 	caller := policy.Caller{Kind: h.Kind, Account: cmp.Or(h.Account, class), Class: class}
 	r.accounts[class] = caller
-	return Caller{Caller: caller, Authorization: h.value(h.Token), heldName: h.Name, source: h.Source}
+	return heldCredential{Identity: policy.Identity{Caller: caller}, name: h.Name, authorization: h.value(h.Token), source: h.Source}
 }
 
 // Authorization returns the header value of the credential. The call may wait for an app's token. The error is an
@@ -223,7 +198,7 @@ func (h Held) value(token Secret) Secret {
 
 // divide sets the budgets of clients and groups of each account that several clients may use. A single client has a
 // budget only if its tags have a limit.
-func (r *Registry) divide(clients []Client, held map[string]Caller) {
+func (r *Registry) divide(clients []Client, held map[string]heldCredential) {
 	budgets := map[string][]policy.ClientBudget{} // by account
 	for _, client := range clients {
 		b := policy.ClientBudget{
@@ -260,43 +235,57 @@ func (r *Registry) divide(clients []Client, held map[string]Caller) {
 	}
 }
 
-// Client returns the caller of a configured client, and false for another name.
-func (r *Registry) Client(name string) (Caller, bool) {
+// Client returns the caller of a configured client, and nil for another name.
+func (r *Registry) Client(name string) *policy.Identity {
 	i := slices.IndexFunc(r.config.Clients, func(c Client) bool { return c.Name == name })
 	if i < 0 {
-		return Caller{}, false
+		return nil
 	}
-	return r.callers[i], true
+	return r.clients[i]
 }
 
 // Identify returns the caller of a request, by its Authorization field or, without that field, by the client
-// certificate of its connection. The call may wait for an issuer's keys. If the request's context ends first, Identify
-// returns the context's error. The registry remembers the callers of Authorization values, but not those of certificates.
-func (r *Registry) Identify(req *http.Request) (Caller, error) {
+// certificate of its connection. The call may wait for an issuer's keys. The error is [policy.ErrUnauthenticated],
+// [policy.ErrIdentityUnavailable], or that of the request's context if it has ended. The registry remembers the callers of
+// Authorization values, but not those of certificates.
+func (r *Registry) Identify(req *http.Request) (*policy.Identity, error) {
+	id, err := r.callerOf(req)
+	switch {
+	case err == nil:
+		return id, nil
+	case errors.Is(err, ErrIssuerUnavailable):
+		return nil, fmt.Errorf("%w: %w", policy.ErrIdentityUnavailable, err)
+	case req.Context().Err() != nil:
+		return nil, err
+	}
+	return nil, fmt.Errorf("%w: %w", policy.ErrUnauthenticated, err)
+}
+
+func (r *Registry) callerOf(req *http.Request) (*policy.Identity, error) {
 	values := req.Header["Authorization"]
 	if len(values) > 1 {
-		return Caller{}, ErrTwice
+		return nil, ErrTwice
 	}
-	if len(values) == 0 || strings.TrimSpace(values[0]) == "" {
-		if c, ok := r.byCertificate(req.TLS); ok {
-			if crossOrigin.Check(req) != nil {
-				return Caller{}, ErrOtherSite
-			}
-			return c, nil
-		}
-		if !r.config.PassThrough && r.lent == nil {
-			return Caller{}, ErrMissing
-		}
-		return Caller{Caller: r.Anonymous(), Lent: r.lent, LentOnly: !r.config.PassThrough}, nil
+	if len(values) == 1 && strings.TrimSpace(values[0]) != "" {
+		return r.byValue(req.Context(), values[0])
 	}
-	return r.byValue(req.Context(), values[0])
+	if id := r.byCertificate(req.TLS); id != nil {
+		if crossOrigin.Check(req) != nil {
+			return nil, ErrOtherSite
+		}
+		return id, nil
+	}
+	if r.anonymous == nil {
+		return nil, ErrMissing
+	}
+	return r.anonymous, nil
 }
 
 // identify returns the caller of an Authorization value that is not known.
 func (r *Registry) identify(ctx context.Context, value string) (*identified, error) {
 	_, credential := parseAuthorization(value)
 	if i, ok := r.keys[sha256.Sum256([]byte(credential))]; ok {
-		return &identified{caller: &r.callers[i]}, nil
+		return &identified{identity: r.clients[i]}, nil
 	}
 	if i, ours, err := r.byToken(ctx, credential); ours {
 		return i, err
@@ -317,17 +306,16 @@ func (r *Registry) HasOtherScheme(values []string) bool {
 	return r.config.Dialect.HasScheme(scheme)
 }
 
-// WithOtherScheme returns the caller that sends an Authorization value with a scheme of the dialect. client is the client that
-// sends it, whose rules apply.
-func (r *Registry) WithOtherScheme(client Caller, value string) (Caller, error) {
+// WithOtherScheme returns the caller that sends an Authorization value with a scheme of the dialect. The rules of a client apply
+// to the caller.
+func (r *Registry) WithOtherScheme(client *policy.Identity, value string) (*policy.Identity, error) {
 	i, err := r.passThrough(value)
 	if err != nil {
-		return Caller{}, err
+		return nil, fmt.Errorf("%w: %w", policy.ErrUnauthenticated, err)
 	}
-	caller := *i.caller
-	caller.Authorization, caller.Scope, caller.Debug, caller.RefusalStatus = Secret(value), client.Scope, client.Debug, client.RefusalStatus
-	caller.Tag, caller.TagFromClaim = client.Tag, client.TagFromClaim
-	return caller, nil
+	id := *i.identity
+	id.Scope, id.Debug, id.RefusalStatus, id.TokenTag, id.TagFromClaim = client.Scope, client.Debug, client.RefusalStatus, client.TokenTag, client.TagFromClaim
+	return &id, nil
 }
 
 // passThrough returns the caller of an Authorization value that is forwarded.
@@ -347,11 +335,11 @@ func (r *Registry) passThrough(value string) (*identified, error) {
 	if !held {
 		caller = policy.Caller{Kind: r.config.Dialect.Kind(scheme, credential), Account: class, Class: class}
 	}
-	passed := &Caller{Caller: caller}
+	passed := &policy.Identity{Caller: caller, Passed: true}
 	if !held && len(r.config.FormerHashKey) > 0 {
 		passed.FormerAccount = hash(r.config.FormerHashKey, credential)
 	}
-	return &identified{caller: passed, passed: true}, nil
+	return &identified{identity: passed}, nil
 }
 
 // Anonymous returns the caller of requests without a credential.

@@ -27,8 +27,8 @@ func configuration(t *testing.T) Config {
 		Upstream: upstream, Rules: limits.Rules{Limits: policy.DefaultLimits()}, Catalogue: policy.Embedded(), Dialect: dialect,
 		Wait: 10 * time.Second, Statistics: proxy.Statistics{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute},
 		CacheBytes: 1 << 20,
-		Identify: func(r *Request) (proxy.Identity, bool) {
-			return proxy.Identity{Caller: policy.Caller{Kind: policy.User, Account: r.Client, Client: r.Client, Class: r.Client}}, r.Client != "stranger"
+		Identify: func(r *Request) (*policy.Identity, bool) {
+			return &policy.Identity{Caller: policy.Caller{Kind: policy.User, Account: r.Client, Client: r.Client, Class: r.Client}}, r.Client != "stranger"
 		},
 	}
 }

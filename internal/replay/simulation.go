@@ -32,7 +32,7 @@ type Config struct {
 	Webhooks     bool // deliveries of webhooks make stored responses stale
 	WebhookFresh time.Duration
 	// Identify returns the caller of a request, and whether the configuration names it.
-	Identify func(*Request) (id proxy.Identity, named bool)
+	Identify func(*Request) (id *policy.Identity, named bool)
 	// Progress is called for every thousandth request with the number of requests so far; nil is allowed.
 	Progress func(requests int)
 }
@@ -97,7 +97,7 @@ type call struct{ followers []*exchange }
 type exchange struct {
 	request   *Request
 	in        *http.Request
-	identity  proxy.Identity
+	identity  *policy.Identity
 	plan      *proxy.Plan
 	key       cache.Key
 	content   *content
