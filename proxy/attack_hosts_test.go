@@ -28,7 +28,7 @@ func onlyTo(t *testing.T) option {
 // the upstream, or at least the gateway, so the gateway must not put its own host in their place.
 func lookalikes() []string {
 	return []string{
-		"http://evil.test/", "//evil.test/", "/base/user", "http://u:p@upstream.test/base/user",
+		"http://evil.test/", "//evil.test/", "/user", "/basement/user", "http://u:p@upstream.test/base/user",
 		"http://upstream.test.evil.test/base/user", "http://evil.test/base/user", "http://evil.test/?http://upstream.test/base/user", "http://evil.test/#http://upstream.test/base/user",
 		"http://evilupstream.test/base/user", "http://evil.upstream.test/base/user", "http://upstream.tes/base/user", "http://upstream-test/base/user", "http://upstream.test./base/user",
 		"http://upstream.test@evil.test/base/user", "http://upstream.test:80@evil.test/base/user", "http://user@upstream.test/base/user", "http://:@upstream.test/base/user", "http://@upstream.test/base/user",
@@ -54,6 +54,7 @@ func TestOnlyExactURLsOfTheUpstreamAreRewritten(t *testing.T) {
 		"http://upstream.test/base/user":      "http://gateway.test/user", "HTTP://UPSTREAM.TEST:80/base/user": "http://gateway.test/user", "http://upstream.test:/base/user": "http://gateway.test/user",
 		"http://upstream.test:080/base/user": "http://gateway.test/user", "http://upstream.test/base": "http://gateway.test", "http://upstream.test/base//evil.test/x": "http://gateway.test//evil.test/x",
 		"http://upstream.test/base/../../evil": "http://gateway.test/../../evil", "http://upstream.test/base/@evil.test": "http://gateway.test/@evil.test", "http://upstream.test/base?next=http://evil.test": "http://gateway.test?next=http://evil.test",
+		"/base/user": "http://gateway.test/user", "/base/user?page=2#x": "http://gateway.test/user?page=2#x", "/base": "http://gateway.test", "/base//evil.test/x": "http://gateway.test//evil.test/x",
 	} {
 		same[uri] = want
 	}

@@ -230,15 +230,16 @@ func (g *Gateway) localLinks(ex *exchange, origin inbound.Origin, value string) 
 
 // localURL translates a URL below the upstream's base into the URL for the same target at the gateway. Other URLs are
 // returned unchanged, and so are URLs with the name by which the client calls the upstream, for example through the forward
-// proxy. A path without a host needs a translation only if clients reach the upstream below a prefix.
+// proxy. A path without a host needs a translation only if the upstream has a base path, or clients reach it below a prefix.
 func (g *Gateway) localURL(ex *exchange, origin inbound.Origin, raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.User != nil || u.Host != "" && strings.EqualFold(u.Host, origin.Host) {
 		return raw
 	}
 	prefix, base := origin.Prefix+ex.prefix, origin.String()+ex.prefix
-	if u.Host == "" && u.Scheme == "" && strings.HasPrefix(u.Path, "/") && prefix != "" {
-		u.Scheme, u.Host, base = g.Upstream.Scheme, g.Upstream.Host, prefix
+	if moves := prefix != "" || strings.Trim(g.Upstream.Path, "/") != ""; moves && u.Host == "" && u.Scheme == "" && strings.HasPrefix(u.Path, "/") {
+		u.Scheme, u.Host = g.Upstream.Scheme, g.Upstream.Host
+		base = cmp.Or(prefix, base) // a path alone could begin with two slashes, and would name a host
 	}
 	path, ok := g.pathOf(u)
 	if !ok {

@@ -240,7 +240,9 @@ func TestLinkAndLocationAreRewrittenToTheGateway(t *testing.T) {
 		{"user information", "/user", "<http://upstream.test@evil.test/base/a>", ""},
 		{"another scheme", "/user", "<https://upstream.test/base/a>", ""},
 		{"outside the base", "/user", "<http://upstream.test/basement/a>", ""},
-		{"relative", "/user", "</base/a>", ""},
+		{"path alone", "/user", "</base/a>", "<http://gateway.test/a>"},
+		{"path alone, outside the base", "/user", "</a>", ""},
+		{"relative path", "/user", "<a?page=2>", ""},
 	} {
 		uri := func(link string) string { return link[1:strings.Index(link, ">")] }
 		want := cmp.Or(c.want, c.upstream) // unchanged
