@@ -76,14 +76,20 @@ func (e *Entry) Validated(r Response) *Entry {
 	renewed.Header = maps.Clone(e.Header)
 	for name, values := range StorableHeader(r.Header) {
 		switch name {
-		case "Content-Length", "Content-Encoding", "Content-Range", "Content-Md5", "Etag":
+		case "Content-Length", "Content-Encoding", "Content-Range", "Etag":
 		default:
-			renewed.Header[name] = values
+			if !IsContentDigest(name) {
+				renewed.Header[name] = values
+			}
 		}
 	}
 	renewed.Requested, renewed.Answered, renewed.InitialAge = r.Requested, r.Answered, initialAge(r)
 	return &renewed
 }
+
+// IsContentDigest reports whether a field with a canonical name has a digest of the content of one response (RFC 9530 section 2).
+// A response with a part of the content, or without content, must not have it.
+func IsContentDigest(name string) bool { return name == "Content-Digest" || name == "Content-Md5" }
 
 // unstorable contains the fields that belong to one connection or one request.
 var unstorable = map[string]bool{

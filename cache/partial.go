@@ -84,6 +84,9 @@ func (e *Entry) Part(selected string) *Entry {
 	}
 	part := *e
 	part.Body, part.Header = e.Body[begin:end], maps.Clone(e.Header)
+	if len(part.Body) < len(e.Body) {
+		maps.DeleteFunc(part.Header, func(name string, _ []string) bool { return IsContentDigest(name) })
+	}
 	part.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", first+begin, first+end-1, size))
 	return &part
 }

@@ -78,9 +78,11 @@ func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (
 	if notModified {
 		status = http.StatusNotModified
 	}
+	otherContent := notModified || a.method == http.MethodHead || a.ranged && status == http.StatusOK
 	for name, values := range e.Header {
 		switch {
 		case name == "Content-Length", name == requestIDHeader, name == debugHeader:
+		case otherContent && cache.IsContentDigest(name):
 		case notModified && representationFields[name]:
 		default:
 			h[name] = values[:len(values):len(values)] // an append then copies the slice

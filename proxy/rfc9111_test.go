@@ -219,6 +219,13 @@ var (
 	expiring = step{response: lines("Cache-Control: max-age=1", `Etag: "a"`)}
 )
 
+// Digests of a response (RFC 9530): those of its content, and those of the whole representation.
+var (
+	ofContent = lines("Content-Digest", "Content-MD5")
+	ofWhole   = lines("Digest: d", "Repr-Digest: r")
+	digests   = append(lines(fresh, `Etag: "a"`, "Content-Digest: c", "Content-MD5: m"), ofWhole...)
+)
+
 // fromCache is a second request that must be served from the cache.
 var fromCache = step{cached: true, body: "1"}
 
@@ -271,6 +278,18 @@ var storing = []requirement{
 		{control: "max-age=1", response: lines(`Etag: "a"`, "Content-Encoding: made-up")},
 		{after: 2 * time.Second, status: 304, response: lines(fresh, `Etag: "a"`, "Content-Length: 7", "Content-Encoding: other"), body: "1"},
 		{cached: true, body: "1", has: lines("Content-Length: 1", "Content-Encoding: made-up")}}},
+	{"3.2", "a 304 does not update the digests of the content", []step{
+		{control: "max-age=1", response: lines(`Etag: "a"`, "Content-Digest: whole", "Content-MD5: whole")},
+		{after: 2 * time.Second, status: 304, response: lines(fresh, `Etag: "a"`, "Content-Digest: empty", "Content-MD5: empty"), body: "1"},
+		{cached: true, body: "1", has: lines("Content-Digest: whole", "Content-MD5: whole")}}},
+	{"3.3", "the digests of the content are those of the response", []step{
+		{response: digests, text: "abc"}, {cached: true, body: "abc", has: digests},
+		{cached: true, request: lines("Range: bytes=1-1"), code: 206, body: "b", has: ofWhole, lacks: ofContent},
+		{cached: true, request: lines(`If-None-Match: "a"`), code: 304, has: ofWhole, lacks: ofContent},
+		{cached: true, method: "HEAD", has: ofWhole, lacks: ofContent},
+		{path: "/part", request: lines("Range: bytes=1-3"), status: 206, response: slices.Concat(digests, lines("Content-Range: bytes 1-3/5")), text: "bcd"},
+		{path: "/part", cached: true, request: lines("Range: bytes=1-3"), code: 206, body: "bcd", has: digests},
+		{path: "/part", cached: true, request: lines("Range: bytes=2-3"), code: 206, body: "cd", has: ofWhole, lacks: ofContent}}},
 	{"3.3", "an incomplete response is not stored", []step{{response: lines(fresh, "Content-Length: 100"), code: 502}, fetchedAgain}},
 	{"3.3", "a partial response answers only ranges inside it", []step{
 		{request: lines("Range: bytes=1-3"), status: 206, response: lines(fresh, `Etag: "a"`, "Content-Range: bytes 1-3/5"), text: "bcd", body: "bcd"},
@@ -507,4 +526,26 @@ var directives = []requirement{
 		{response: lines("Expires: 0", "Last-Modified: Fri, 01 Jan 1999 00:00:00 GMT")}, {status: 304, body: "1"}}},
 	{"5.3", "max-age and s-maxage have precedence over Expires", []step{
 		{control: "s-maxage=5", response: lines("Expires: Sun, 02 Jan 2000 00:00:00 GMT")}, {after: 6 * time.Second, body: "2"}}},
+}
+
+// TestMissingDateIsTheTimeOfArrival checks that clients compute the age of a stored response from a Date (RFC 9110 section 6.6.1).
+func TestMissingDateIsTheTimeOfArrival(t *testing.T) {
+	setup(func(w http.ResponseWriter, r *http.Request) {
+		w.Header()["Date"] = nil
+		setFields(w, "Cache-Control: max-age=60", `Etag: "a"`)
+		if r.Header.Get("If-None-Match") != "" {
+			w.WriteHeader(http.StatusNotModified)
+		}
+	}).run(t, func(w *world) {
+		date := func(after time.Duration) string {
+			return "Date: " + time.Now().Add(after).UTC().Format(http.TimeFormat)
+		}
+		w.wantHeader(w.get("/page"), date(0))
+		time.Sleep(10 * time.Second)
+		w.wantHeader(w.get("/page"), date(-10*time.Second), "Age: 10")
+		time.Sleep(time.Minute)
+		w.wantHeader(w.get("/page"), date(0), "Age: 0") // revalidated
+		time.Sleep(10 * time.Second)
+		w.wantHeader(w.get("/page"), date(-10*time.Second), "Age: 10")
+	})
 }

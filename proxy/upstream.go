@@ -111,6 +111,9 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		}
 		wait, again := g.nextPoll(a, resp)
 		if !again {
+			if len(resp.Header["Date"]) == 0 { // RFC 9110 section 6.6.1
+				resp.Header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+			}
 			fields.FilterResponse(a.match.Operation, g.Dialect.Vendor, resp.Header)
 			return resp, nil
 		}
