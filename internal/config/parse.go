@@ -425,7 +425,8 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 var reference = regexp.MustCompile(`\$\$\{|\$\{[^}]*\}?`)
 
 // expandEnv replaces ${NAME} and ${NAME:-default} by environment variables; "$${" is a literal "${". The default also
-// replaces an empty variable. A variable that is not set and has no default is an error.
+// replaces an empty variable. Without a default, a variable that is not set or empty is an error, because an empty
+// secret would turn off the protection.
 func expandEnv(text string, getenv func(string) (string, bool)) (string, error) {
 	var problem error
 	expanded := reference.ReplaceAllStringFunc(text, func(match string) string {
@@ -441,8 +442,10 @@ func expandEnv(text string, getenv func(string) (string, bool)) (string, error) 
 			problem = cmp.Or(problem, errors.New("${} names no variable; use ${NAME}, or $${ for a literal ${"))
 		case !closed:
 			problem = cmp.Or(problem, errors.New("${ has no closing }; use $${ for a literal ${"))
-		case set && (value != "" || !hasDefault):
+		case value != "":
 			return value
+		case set && !hasDefault:
+			problem = cmp.Or(problem, fmt.Errorf("environment variable %q is empty; set it, or use ${%s:-VALUE} for a default", name, name))
 		case !hasDefault:
 			problem = cmp.Or(problem, fmt.Errorf("environment variable %q is not set; use ${%s:-VALUE} for a default", name, name))
 		}

@@ -291,7 +291,7 @@ func TestExpandEnv(t *testing.T) {
 	testservers.EqualEach(t, expand, map[string]string{
 		"plain": "plain", "": "", "${A}": "1", "x${A}y${A}": "x1y1", "$A": "$A", "$": "$", "}": "}",
 		"${B:-2}": "2", "${B:-}": "", "${A:-9}": "1", "${B:-a:-b}": "a:-b", "${B:-https://h:1}": "https://h:1",
-		"${EMPTY}": "", "${EMPTY:-3}": "3",
+		"${EMPTY:-3}": "3", "${EMPTY:-}": "", "${EMPTY}": `error: environment variable "EMPTY" is empty; set it, or use ${EMPTY:-VALUE} for a default`,
 		"$${A}": "${A}", "$${A": "${A", "$$${A}": "$${A}", "$${A}${A}": "${A}1",
 		"${NESTED}":  "${A}", // values are not expanded again
 		"${B}":       `error: environment variable "B" is not set; use ${B:-VALUE} for a default`,
