@@ -57,7 +57,7 @@ func mustLoadLimitAnswers() []LimitAnswer {
 	names := map[string]bool{}
 	for i := range rows {
 		row := &rows[i]
-		if len(row.Status) == 0 {
+		if len(row.Status)+len(row.Begins) == 0 {
 			row.Status = []int{http.StatusForbidden, http.StatusTooManyRequests}
 		}
 		if err := row.check(); err != nil {
@@ -105,7 +105,7 @@ type UpstreamAnswer struct {
 
 // part is one message of a response, with the type and the code of an error.
 type part struct {
-	original, message         string // the message as it arrived, and in lower case
+	original, message         string // the message as it arrived, and in lower case with single spaces
 	kind, code, documentation string
 	unparsed                  bool // the message is the whole body, which is no complete JSON object
 }
@@ -151,8 +151,6 @@ func (row *LimitAnswer) ofPart() bool {
 // mayReport is a cheap check: it returns false for most responses that report no limit.
 func (a *UpstreamAnswer) mayReport() bool {
 	switch {
-	case a.Status >= http.StatusInternalServerError:
-		return false
 	case a.Status >= http.StatusBadRequest:
 		return true
 	case a.GraphQL:
@@ -205,7 +203,7 @@ func (row *LimitAnswer) matches(a *UpstreamAnswer, p *part, body string) bool {
 	begins := func(text string) bool { return strings.HasPrefix(p.message, text) }
 	ends := func(text string) bool { return strings.HasSuffix(p.documentation, text) }
 	switch {
-	case !slices.Contains(row.Status, a.Status),
+	case len(row.Status) > 0 && !slices.Contains(row.Status, a.Status), len(row.Status) == 0 && a.Status == http.StatusUnauthorized,
 		row.API == apiREST && a.GraphQL, row.API == apiGraphQL && !a.GraphQL,
 		len(row.Type) > 0 && !slices.Contains(row.Type, p.kind),
 		len(row.Code) > 0 && !slices.Contains(row.Code, p.code),
@@ -242,14 +240,16 @@ func (a *UpstreamAnswer) parts() (parts []part, body string) {
 		case "documentation_url":
 			_ = json.Unmarshal(value, &answer.documentation)
 		case "errors":
-			answer.errors = elements(value)
+			answer.errors = append(answer.errors, elements(value)...)
+		case "error": // of a gateway before the API
+			answer.errors = append(answer.errors, value)
 		}
 	})
 	if !parsed {
 		answer.message = string(text)
 	}
 	add := func(p part) {
-		p.message, p.documentation = strings.ToLower(p.original), answer.documentation
+		p.message, p.documentation = strings.ToLower(strings.Join(strings.Fields(p.original), " ")), answer.documentation
 		parts = append(parts, p)
 	}
 	add(part{original: answer.message, unparsed: !parsed})

@@ -183,6 +183,14 @@ var judgedAnswers = []judged{
 	{"secondary in a 200 without a type", reads, answer{200, []string{"Content-Type: "}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
 	{"secondary in a 200, text/plain", reads, answer{200, []string{"Content-Type: text/plain; charset=utf-8"}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
 	{"primary in a 200, vendor type", reads, answer{200, []string{"Content-Type: application/vnd.github.v3+json; charset=utf-8"}, problem(primaryText, "")}, limits.PrimaryLimit, 0, false},
+	{"secondary in a 202", reads, answer{202, nil, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
+	{"secondary in a 402", reads, answer{402, nil, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
+	{"secondary in a 500", reads, answer{500, nil, problem(secondaryText, "")}, limits.SecondaryLimit, time.Minute, false},
+	{"secondary in a 503", reads, answer{503, []string{"Retry-After: 30"}, problem(secondaryText, "")}, limits.SecondaryLimit, 31 * time.Second, false},
+	{"primary in a 503", reads, answer{503, nil, problem(primaryText, "")}, limits.PrimaryLimit, 0, false},
+	{"secondary over two lines", reads, answer{403, nil, `{"message":"You have exceeded a secondary\nrate\u00a0limit."}`}, limits.SecondaryLimit, 0, false},
+	{"secondary as the error of another gateway", reads, answer{403, nil, `{"error":{"message":"` + secondaryText + `"}}`}, limits.SecondaryLimit, 0, false},
+	{"secondary as an error text", reads, answer{403, nil, `{"error":"` + secondaryText + `"}`}, limits.SecondaryLimit, 0, false},
 	{"secondary in a 404", reads, answer{404, nil, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
 	// REST: content (cli/cli 4801 and threads about 422).
 	{"content, 422", creates, answer{422, nil, `{"message":"Validation Failed","errors":[{"resource":"Issue","code":"custom","field":"body","message":"was submitted too quickly"}]}`}, limits.ContentLimit, time.Minute, false},
@@ -220,6 +228,9 @@ var judgedAnswers = []judged{
 	{"GraphQL, secondary, 403", queries, answer{403, []string{"Retry-After: 60"}, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 61 * time.Second, false},
 	{"GraphQL, primary, 403", queries, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
 	{"GraphQL, RATE_LIMITED, 429", queries, answer{429, nil, failedQuery(`"type":"RATE_LIMITED","message":"Slow"`)}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, secondary, 502", queries, answer{502, nil, problem(secondaryText, "")}, limits.SecondaryLimit, time.Minute, false},
+	{"GraphQL, primary, 503", queries, answer{503, nil, problem(primaryText, "")}, limits.PrimaryLimit, 0, false},
+	{"GraphQL, content, 422", mutates, answer{422, nil, failedQuery(`"message":"` + quicklyText + `"`)}, limits.ContentLimit, 0, false},
 	{"GraphQL, 429 alone", queries, answer{429, nil, ""}, limits.SecondaryLimit, time.Minute, true},
 }
 
@@ -722,6 +733,7 @@ func FuzzRecognizeLimit(f *testing.F) {
 	f.Fuzz(func(t *testing.T, status int, body string, graphQL bool) {
 		h := http.Header{"Content-Type": {"application/json"}}
 		row, _ := policy.RecognizeLimit(policy.UpstreamAnswer{Status: status, Header: h, Body: []byte(body), GraphQL: graphQL})
-		failIf(t, row != nil && (status >= 500 || status < 200), "status %d is a limit error", status)
+		failIf(t, row != nil && status >= 500 && row.Begins == nil, "status %d is a limit error", status)
+		failIf(t, row != nil && status == 401, "status 401 is a limit error")
 	})
 }

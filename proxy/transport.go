@@ -145,10 +145,10 @@ func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	case resp.Body == http.NoBody:
 		return false
 	case a.graphQL != nil:
-		return status < http.StatusInternalServerError
+		return true
 	case status >= http.StatusBadRequest:
-		return status < http.StatusInternalServerError && (g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests)
-	case status != http.StatusOK, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
+		return g.Host == "" || status == http.StatusForbidden || status == http.StatusTooManyRequests
+	case status >= http.StatusMultipleChoices, resp.ContentLength == 0, resp.ContentLength > longestError, g.Host != "",
 		!g.isPlainType(a, resp.Header.Get("Content-Type")), g.Dialect.SelectsFile(a.Header["Accept"]):
 		return false
 	case resp.ContentLength > 0:
