@@ -109,17 +109,22 @@ type issueError struct {
 	status int
 	limit  string        // name of the limit answer, or empty
 	pause  time.Duration // until the next request, at least
+	clock  time.Duration // by which the upstream's clock is ahead, or zero
 }
 
 // newIssueError returns the error of a response that arrived at now.
 func newIssueError(resp *http.Response, body []byte, now time.Time) *issueError {
 	seconds, _ := policy.RetryAfter.Parse(resp.Header.Get("Retry-After"))
 	e := &issueError{status: resp.StatusCode, pause: time.Duration(seconds) * time.Second}
+	date, _ := policy.ReadDate(resp.Header, now)
+	if !date.IsZero() {
+		e.clock = date.Sub(now)
+	}
 	row, _ := policy.RecognizeLimit(policy.UpstreamAnswer{Status: resp.StatusCode, Header: resp.Header, Body: body})
 	if row == nil || row.Kind == policy.LimitNone {
 		return e
 	}
-	if date, _ := policy.ReadDate(resp.Header, now); row.Kind == policy.LimitPrimary && e.pause == 0 && !date.IsZero() {
+	if row.Kind == policy.LimitPrimary && e.pause == 0 && !date.IsZero() {
 		reset, _ := policy.RateReset.ParseUnix(resp.Header.Get("X-Ratelimit-Reset"), date)
 		e.pause = reset.Sub(date)
 	}
@@ -127,14 +132,37 @@ func newIssueError(resp *http.Response, body []byte, now time.Time) *issueError 
 	return e
 }
 
-func (e *issueError) Error() string {
-	return fmt.Sprintf("request installation token: upstream returned %d %s", e.status, http.StatusText(e.status))
+// issueRemedies are the remedies by the status of a response without a token. The keys are those of a credential.
+var issueRemedies = map[int]string{
+	http.StatusUnauthorized:        "; check app.id, app.key and the clock",
+	http.StatusForbidden:           "; check whether the installation is suspended",
+	http.StatusNotFound:            "; check app.installation and upstream.url",
+	http.StatusUnprocessableEntity: "; check app.permissions, which the installation must have",
 }
 
-// issue requests a new token from the upstream. Errors do not quote the response, which may contain a token. Redirects
-// are not followed, so that no other host gets the assertion.
+func (e *issueError) Error() string {
+	text := fmt.Sprintf("request installation token: upstream returned %d %s", e.status, http.StatusText(e.status))
+	if e.limit != "" {
+		return text
+	}
+	return text + issueRemedies[e.status]
+}
+
+// issue requests a new token from the upstream. If the upstream refuses the assertion and its clock differs, issue repeats
+// the request with the time of that clock.
 func (a *App) issue(ctx context.Context, transport http.RoundTripper) (AppToken, error) {
-	proof, err := a.assertion(time.Now())
+	token, err := a.request(ctx, transport, time.Now())
+	refused, ok := errors.AsType[*issueError](err)
+	if ok && refused.status == http.StatusUnauthorized && refused.clock.Abs() >= assertionSkew/2 {
+		return a.request(ctx, transport, time.Now().Add(refused.clock))
+	}
+	return token, err
+}
+
+// request requests a new token with an assertion of the given time. Errors do not quote the response, which may contain a
+// token. Redirects are not followed, so that no other host gets the assertion.
+func (a *App) request(ctx context.Context, transport http.RoundTripper, at time.Time) (AppToken, error) {
+	proof, err := a.assertion(at)
 	if err != nil {
 		return AppToken{}, fmt.Errorf("request installation token: app key: %w", err)
 	}

@@ -39,6 +39,7 @@ type appUpstream struct {
 	retryAfter string        // of every response; none if it is "-"
 	reset      time.Duration // of the exhausted budget of every response, or zero
 	life       time.Duration // of tokens; an hour if it is zero
+	clock      time.Duration // by which the upstream's clock is ahead, or zero
 }
 
 func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -59,6 +60,9 @@ func (u *appUpstream) RoundTrip(r *http.Request) (*http.Response, error) {
 	if u.respond != nil {
 		status, text := u.respond()
 		response.StatusCode, response.Body = status, io.NopCloser(strings.NewReader(text))
+	}
+	if u.clock != 0 {
+		response.Header.Set("Date", time.Now().Add(u.clock).UTC().Format(http.TimeFormat))
 	}
 	if u.retryAfter != "-" {
 		response.Header.Set("Retry-After", cmp.Or(u.retryAfter, "90"))
@@ -82,7 +86,7 @@ func (u *appUpstream) isValid(authorization string) bool {
 	if err != nil || token.Claims(u.key, &claims) != nil {
 		return false
 	}
-	now, issued, expires := time.Now().Unix(), claims.Issued, claims.Expires
+	now, issued, expires := time.Now().Add(u.clock).Unix(), claims.Issued, claims.Expires
 	return token.Headers[0].ExtraHeaders["typ"] == "JWT" && claims.Issuer == "7" && issued == now-60 && expires > now && expires-issued <= 600
 }
 
@@ -232,6 +236,33 @@ func TestLifetimeOfATokenHasARange(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An assertion with the times of a wrong clock gets 401. The Date of the response shows the right time.
+func TestTokensAreIssuedAlthoughTheClockIsWrong(t *testing.T) {
+	for _, c := range []struct {
+		clock    time.Duration
+		issued   int
+		requests int
+	}{
+		{-5 * time.Minute, 1, 2}, {20 * time.Minute, 1, 2}, {3 * time.Hour, 1, 2},
+		{-48 * time.Hour, 0, 1}, // no such Date is believed
+	} {
+		inBubble(t, func(r *appTest) {
+			r.up.clock = c.clock
+			_, _ = r.source(r.cache(nil), nil).get(r.Context())
+			equal(r, fmt.Sprint("tokens of an upstream whose clock is ahead by ", c.clock), r.up.issued, c.issued)
+			equal(r, fmt.Sprint("requests to an upstream whose clock is ahead by ", c.clock), len(r.up.requests), c.requests)
+		})
+	}
+	inBubble(t, func(r *appTest) {
+		r.app.ID, r.up.clock = "8", time.Second // the app is wrong, and not the clock
+		_, err := r.source(r.cache(nil), nil).get(r.Context())
+		equal(r, "requests", len(r.up.requests), 1)
+		if remedy := "check app.id, app.key and the clock"; err == nil || !strings.Contains(err.Error(), remedy) {
+			r.Errorf("got %v, want the remedy %q", err, remedy)
+		}
+	})
 }
 
 func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
