@@ -1,7 +1,9 @@
 package cache
 
 import (
+	"bytes"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 
@@ -22,6 +24,15 @@ func (m *Memory) Coded(key Key, e *Entry, c *contentcoding.Coding) []byte {
 		return body, nil
 	})
 	return body.([]byte) //nolint:forcetypeassert // the function above returns a []byte
+}
+
+// Unpack returns the identity form of a packed body.
+func (e *Entry) Unpack() io.Reader {
+	body, _, err := contentcoding.NewReader(contentcoding.Gzip.Name, bytes.NewReader(e.Packed))
+	if err != nil {
+		panic(err) // the body is not in gzip
+	}
+	return body
 }
 
 // keepCoded replaces an entry under key by a copy with an encoded body. If the entry is not stored,

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"maps"
 	"net/http"
 	"slices"
@@ -18,6 +19,10 @@ type Entry struct {
 	Body   []byte
 	// Coded contains Body by content coding. [Memory.Coded] adds the codings that clients accept.
 	Coded map[string][]byte `json:"-"`
+	// Packed is the body in gzip if its identity form is too large for Body, which is then nil. Unpacked is the length of the
+	// identity form. A packed entry is not shared.
+	Packed   []byte `json:"-"`
+	Unpacked int64  `json:"-"`
 	// Vary contains the request fields that select this entry, with their values.
 	Vary []Field
 	// Tags lists the names under which the entry can be purged.
@@ -48,6 +53,14 @@ type Entry struct {
 type Field struct {
 	Name, Value string
 	Absent      bool `json:",omitempty"`
+}
+
+// Length returns the length of the body in the identity form.
+func (e *Entry) Length() int64 { return e.Unpacked + int64(len(e.Body)) }
+
+// SameBody reports whether two entries have the same body.
+func (e *Entry) SameBody(other *Entry) bool {
+	return bytes.Equal(e.Body, other.Body) && bytes.Equal(e.Packed, other.Packed)
 }
 
 // Began records the start of the fetch of an entry.

@@ -205,7 +205,7 @@ func (s *Store) Put(ctx context.Context, key Key, e *Entry, done func(shared boo
 		s.addCandidate(e.BaseKey, key)
 	}
 	size := int64(len(e.Body))
-	if s.shared == nil || s.queued.Add(size) > maxQueued {
+	if s.shared == nil || e.Packed != nil || s.queued.Add(size) > maxQueued {
 		s.queued.Add(-size)
 		done(false)
 		return

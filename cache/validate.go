@@ -103,7 +103,7 @@ func (e *Entry) Differs(head *http.Response) bool {
 			return true
 		}
 	}
-	return head.ContentLength >= 0 && head.ContentLength != int64(len(e.Body))
+	return head.ContentLength >= 0 && head.ContentLength != e.Length()
 }
 
 // Selects reports whether a request with these fields selects the entry (RFC 9111 section 4.1).

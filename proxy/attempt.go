@@ -119,7 +119,7 @@ func (g *Gateway) answerRange(a *attempt) bool {
 	}
 	e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.Header)
 	now := time.Now()
-	if a.isHit(e, purged, now) && e.Status == http.StatusOK {
+	if a.isHit(e, purged, now) && e.Status == http.StatusOK && e.Packed == nil {
 		g.replyFromEntry(a, e, now)
 		return true
 	}

@@ -10,6 +10,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // templates is an upstream with one cacheable response that has a validator.
@@ -187,19 +189,27 @@ func TestResponseFetchedDuringAWriteIsStale(t *testing.T) {
 }
 
 func TestLargeBodyIsForwardedButNotStored(t *testing.T) {
+	text := newLargeBody(maxEntry+1<<20, false, false)
+	text.compressible = true // by its type
 	for name, c := range map[string]struct {
-		size   int
+		body   *largeBody
+		path   string
 		option option
 	}{
-		"many bytes more": {maxEntry + 1<<20, func(*Config) {}},
-		"one byte more, with io.EOF": {maxEntry + 1, changingResponses(func(_ int32, resp *http.Response) {
+		"many bytes more":    {newLargeBody(maxEntry+1<<20, false, false), watchers, func(*Config) {}},
+		"many bytes in gzip": {text, watchers, func(*Config) {}},
+		"may be unfinished":  {newLargeBody(maxEntry+1<<20, false, true), "/repos/acme/widgets/pulls/1", wholeAPI(t, func(*policy.Limits) {})},
+		"one byte more, with io.EOF": {newLargeBody(maxEntry+1, false, false), watchers, changingResponses(func(_ int32, resp *http.Response) {
 			resp.Body = readCloser{iotest.DataErrReader(bufio.NewReader(resp.Body)), resp.Body} // it expects the EOF alone
 		})},
 	} {
-		setup(replies(strings.Repeat("x", c.size)), c.option).sub(t, name, func(w *world) {
+		setup(c.body.ServeHTTP, c.option).sub(t, name, func(w *world) {
 			for range 2 {
-				w.want("size", len(w.get("/gitignore/templates").body), c.size)
+				w.want("size", len(w.get(c.path, bearer("a")).body), c.body.size)
 			}
+			synctest.Wait()
+			w.want("bytes in files", w.gateway.Background.files.Used(), int64(0))
+			w.want("bytes in memory", w.gateway.Background.buffers.Used(), int64(0))
 			w.want("requests upstream", w.upstreamSaw(), 2)
 		})
 	}

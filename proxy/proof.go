@@ -168,7 +168,7 @@ func (l *candidateList) add(e *cache.Entry, source candidateSource) {
 		l.append(candidate{e, e.ETag(), source, false})
 	}
 	same := func(c candidate) bool { return c.computed && bytes.Equal(c.entry.Body, e.Body) }
-	if computable && l.hashed+len(e.Body) <= maxHashed && !slices.ContainsFunc(l.list, same) {
+	if computable && int64(l.hashed)+e.Length() <= maxHashed && !slices.ContainsFunc(l.list, same) {
 		l.hashed += len(e.Body)
 		l.append(candidate{e, l.g.Dialect.EntityTag(l.sent.Get, e.Body), source, true})
 	}
@@ -305,6 +305,9 @@ func (q *question) mayLackPages(e *cache.Entry) bool {
 	if e.Status != http.StatusOK || q.match.Operation.Known() && !q.match.Operation.Paged() {
 		return false
 	}
+	if e.Packed != nil {
+		return true // Weir does not search a large body for a list
+	}
 	later := slices.ContainsFunc(e.Header["Link"], otherPages.MatchString)
 	if later && bytes.HasPrefix(e.Body, []byte("[")) {
 		return true
@@ -373,7 +376,7 @@ var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
 // checkComputedETag logs, at most once per hour, that the upstream's ETag differs from the computed ETag.
 func (g *Gateway) checkComputedETag(a *attempt, sent http.Header, e *cache.Entry) {
 	etag := opaqueTag(e.Header.Get("Etag"))
-	if e.Status != http.StatusOK || len(e.Body) > maxHashed || !digest.MatchString(etag) ||
+	if e.Status != http.StatusOK || e.Length() > maxHashed || !digest.MatchString(etag) ||
 		!g.computesETags(a, sent) || etag == g.Dialect.EntityTag(sent.Get, e.Body) {
 		return
 	}

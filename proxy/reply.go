@@ -43,7 +43,11 @@ func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
 		return
 	}
 	a.w.WriteHeader(status)
-	if status != http.StatusNotModified && a.method != http.MethodHead {
+	switch {
+	case status == http.StatusNotModified || a.method == http.MethodHead:
+	case body == nil && e.Packed != nil:
+		_, _ = io.Copy(&a.w, e.Unpack())
+	default:
 		_, _ = a.w.Write(body) // the record shows an incomplete write
 	}
 }
@@ -91,7 +95,7 @@ func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (
 	numbers := []string{strconv.Itoa(int(e.Age(now) / time.Second)), ""}
 	h["Age"] = numbers[:1:1]
 	if !notModified && status != http.StatusNoContent {
-		numbers[1] = strconv.Itoa(len(e.Body))
+		numbers[1] = strconv.FormatInt(e.Length(), 10)
 		h["Content-Length"] = numbers[1:]
 	}
 	return status
@@ -102,21 +106,29 @@ var representationFields = map[string]bool{
 	"Content-Type": true, "Content-Length": true, "Content-Encoding": true, "Content-Language": true,
 }
 
-// storedContent returns the body of a stored response in the content coding of the client, and sets the fields in h.
+// storedContent returns the body of a stored response in the content coding of the client, and sets the fields in h. The body is
+// nil for the identity form of a packed entry.
 func (g *Gateway) storedContent(a *attempt, e *cache.Entry, status int, h http.Header) []byte {
-	c := a.selectCoding(status, h, int64(len(e.Body)))
+	var offered []*contentcoding.Coding
+	if e.Packed != nil {
+		offered = []*contentcoding.Coding{contentcoding.Gzip}
+	}
+	c := a.selectCoding(status, h, e.Length(), offered...)
 	if c == nil {
 		return e.Body
 	}
-	body := g.Cache.Coded(a.key, e, c)
+	body := e.Packed
+	if body == nil {
+		body = g.Cache.Coded(a.key, e, c)
+	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	return body
 }
 
 // selectCoding returns the content coding for a response whose identity form has this length, or nil for identity. The
-// length is -1 if unknown. If the coding depends on the client, selectCoding also sets Vary. For a coding, selectCoding
+// length is -1 if unknown. By default all codings are offered. If the coding depends on the client, selectCoding also sets Vary. For a coding, selectCoding
 // sets Content-Encoding and a weak ETag, and removes Accept-Ranges and Content-Length.
-func (a *attempt) selectCoding(status int, h http.Header, length int64) *contentcoding.Coding {
+func (a *attempt) selectCoding(status int, h http.Header, length int64, offered ...*contentcoding.Coding) *contentcoding.Coding {
 	has := func(name string) bool { return len(h[name]) > 0 }
 	if 0 <= length && length < minCoded || slices.ContainsFunc(uncoded, has) ||
 		status != http.StatusNotModified && !contentcoding.Compressible(h.Get("Content-Type")) ||
@@ -126,7 +138,7 @@ func (a *attempt) selectCoding(status int, h http.Header, length int64) *content
 	if !httpguts.HeaderValuesContainsToken(h["Vary"], "Accept-Encoding") && !httpguts.HeaderValuesContainsToken(h["Vary"], "*") {
 		h["Vary"] = append(h["Vary"], "Accept-Encoding")
 	}
-	c := contentcoding.Select(a.acceptEncoding)
+	c := contentcoding.Select(a.acceptEncoding, offered...)
 	if status == http.StatusNotModified {
 		a.weakenConfirmed(h, c)
 		return nil
@@ -318,11 +330,15 @@ func (g *Gateway) entryResponse(a *attempt, e *cache.Entry, now time.Time) *http
 	resp := &http.Response{ProtoMajor: 1, ProtoMinor: 1, Request: a.in, Body: http.NoBody, Header: http.Header{}}
 	resp.StatusCode = copyEntryHeader(a, e, now, resp.Header)
 	body := g.storedContent(a, e, resp.StatusCode, resp.Header)
-	if resp.StatusCode != http.StatusNotModified {
-		resp.ContentLength = int64(len(body))
-		if a.method != http.MethodHead {
-			resp.Body = io.NopCloser(bytes.NewReader(body))
-		}
+	if resp.StatusCode == http.StatusNotModified {
+		return resp
+	}
+	content := io.Reader(bytes.NewReader(body))
+	if resp.ContentLength = int64(len(body)); body == nil && e.Packed != nil {
+		content, resp.ContentLength = e.Unpack(), e.Unpacked
+	}
+	if a.method != http.MethodHead {
+		resp.Body = io.NopCloser(content)
 	}
 	return resp
 }

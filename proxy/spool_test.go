@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,7 +33,10 @@ type largeBody struct {
 func newLargeBody(size int, chunked, compressible bool) *largeBody {
 	b := &largeBody{size: size, chunked: chunked, compressible: compressible}
 	if compressible {
-		b.bytes = []byte(strings.Repeat(`{"sha":"6dcb09b5b57875f334f61aebed695e2e4193db5e"},`, size/50+1))[:size]
+		for n := 0; len(b.bytes) < size; n++ {
+			b.bytes = fmt.Appendf(b.bytes, `{"sha":"6dcb09b5b57875f334f61aebed695e2e4193db5e","number":%d},`, n)
+		}
+		b.bytes = b.bytes[:size]
 		return b
 	}
 	b.bytes = make([]byte, size)
@@ -44,6 +46,10 @@ func newLargeBody(size int, chunked, compressible bool) *largeBody {
 
 func (b *largeBody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setFields(w, "Cache-Control: private, max-age=60", `Etag: "one"`, "Content-Type: application/octet-stream")
+	if r.Header.Get("If-None-Match") != "" {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
 	if b.compressible {
 		w.Header().Set("Content-Type", "application/json")
 	}
@@ -110,11 +116,20 @@ func maxHeap() func() uint64 {
 	}
 }
 
+// The clients of a call share a large body. Later clients get a body that gzip makes small enough for the cache.
 func TestClientsShareALargeBody(t *testing.T) {
 	for _, c := range []struct {
 		protocol              string
 		chunked, compressible bool
-	}{{http1, false, false}, {http1, true, true}, {http2, true, false}, {http2, false, true}} {
+		accept                string
+	}{
+		{http1, false, false, "gzip"},
+		{http2, true, false, "identity"},
+		{http1, true, true, "gzip"},
+		{http2, false, true, "gzip"},
+		{http1, false, true, "identity"},
+		{http2, true, true, "br"},
+	} {
 		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
 			b := newLargeBody(20<<20, c.chunked, c.compressible)
@@ -125,21 +140,19 @@ func TestClientsShareALargeBody(t *testing.T) {
 					client, url = w.http2Client(), "https://gateway.test"
 					client.Transport.(*http.Transport).HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: 64 << 10, MaxReceiveBufferPerConnection: 4 << 20}
 				}
-				fields := []string{}
-				if c.compressible {
-					fields = accepting("gzip")
+				for round, clients := range []int{50, 10} {
+					grown := maxHeap()
+					together(clients, func(i int) {
+						time.Sleep(time.Duration(i) * 40 * time.Millisecond)
+						whole, err := w.isWhole(b, client, url, 1<<30, accepting(c.accept)...)
+						failIf(t, !whole || err != nil, "client %d got another body: %v", i, err)
+					})
+					synctest.Wait()
+					n := grown()
+					t.Logf("the heap has grown by %d KiB", n>>10)
+					failIf(t, n > 40<<20, "the heap has grown by %d bytes", n)
+					w.want("requests upstream", w.upstreamSaw(), map[bool]int{true: 1, false: round + 1}[c.compressible])
 				}
-				grown := maxHeap()
-				together(50, func(i int) {
-					time.Sleep(time.Duration(i) * 40 * time.Millisecond)
-					whole, err := w.isWhole(b, client, url, 1<<30, fields...)
-					failIf(t, !whole || err != nil, "client %d got another body: %v", i, err)
-				})
-				synctest.Wait()
-				n := grown()
-				t.Logf("the heap has grown by %d KiB", n>>10)
-				failIf(t, n > 40<<20, "the heap has grown by %d bytes", n)
-				w.want("requests upstream", w.upstreamSaw(), 1)
 				w.want("bytes in files", w.gateway.Background.files.Used(), int64(0))
 				w.want("bytes in memory", w.gateway.Background.buffers.Used(), int64(0))
 				w.want("permits in flight", w.inFlight(), 0)
@@ -148,6 +161,34 @@ func TestClientsShareALargeBody(t *testing.T) {
 			failIf(t, len(left) > 0, "files %q", left)
 		})
 	}
+}
+
+// A packed response has the fields and conditions of any stored response. Ranges are forwarded.
+func TestLargeTextIsStored(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	const hit, size = "weir; hit; ttl=50", 2 * maxEntry
+	b := newLargeBody(size, false, true)
+	setup(b.ServeHTTP).run(t, func(w *world) {
+		get := func(method, cache string, fields ...string) got {
+			r := w.do(method, sbom, nil, append(fields, bearer("a"))...)
+			w.want("Cache-Status", r.Header.Get("Cache-Status"), cache)
+			return r
+		}
+		w.want("body", w.decoded(get(http.MethodGet, "weir; fwd=uri-miss; fwd-status=200")) == string(b.bytes), true)
+		time.Sleep(8 * time.Second)
+		for accept, coding := range map[string]string{"identity": "", "gzip": "gzip", "zstd": "", "gzip, zstd": "gzip"} {
+			r := get(http.MethodGet, hit, "Accept-Encoding: "+accept)
+			w.want(accept+": coding", r.Header.Get("Content-Encoding"), coding)
+			w.want(accept+": body", w.decoded(r) == string(b.bytes), true)
+			head := get(http.MethodHead, hit, "Accept-Encoding: "+accept)
+			w.wantFields(accept+": HEAD", head.Header, "Content-Length: "+r.Header.Get("Content-Length"), "Content-Encoding: "+r.Header.Get("Content-Encoding"))
+			w.want(accept+": 304", get(http.MethodGet, hit, "Accept-Encoding: "+accept, `If-None-Match: "one"`).StatusCode, 304)
+		}
+		w.want("requests upstream", w.upstreamSaw(), 1)
+		get(http.MethodGet, "weir; fwd=bypass; fwd-status=200", "Range: bytes=2-9")
+		time.Sleep(time.Minute)
+		w.want("body", get(http.MethodGet, "weir; fwd=stale; fwd-status=304; stored; ttl=60").body == string(b.bytes), true)
+	})
 }
 
 // A client that reads nothing, and clients that leave, do not stop the others. A slow client gets the body later.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net/http"
@@ -275,7 +274,7 @@ func (a *attempt) resultFor(e *cache.Entry) coalesce.Result {
 // has arrived. e is the new response.
 func (g *Gateway) checkEvents(a *attempt, e *cache.Entry) {
 	old := a.stale
-	if g.WebhookFresh == 0 || old == nil || old.Suspect != "" || old.Status != http.StatusOK || e.Status != http.StatusOK || bytes.Equal(old.Body, e.Body) ||
+	if g.WebhookFresh == 0 || old == nil || old.Suspect != "" || old.Status != http.StatusOK || e.Status != http.StatusOK || old.SameBody(e) ||
 		g.Cache.Purged(old.Tags, old.Since) || !g.reported(a.question, old) {
 		return
 	}
@@ -291,7 +290,7 @@ func (g *Gateway) shareLarge(a *attempt, resp *http.Response, e *cache.Entry) *h
 	if !a.mayShareBody(e) {
 		return nil
 	}
-	s := spool.New(resp.Body, resp.ContentLength, &spool.Buffer{}, func([]byte, bool) { a.call.Finish(coalesce.Ending{Result: coalesce.Private}) })
+	s := spool.New(resp.Body, resp.ContentLength, spool.NewBuffer(&g.Background.buffers), func([]byte, bool) { a.call.Finish(coalesce.Ending{Result: coalesce.Private}) })
 	g.shareThrough(a, s, e)
 	if !s.ShareNow() {
 		return nil
@@ -307,7 +306,8 @@ func (a *attempt) mayShareBody(e *cache.Entry) bool {
 	return a.call != nil && a.graphQL == nil && e.Status == http.StatusOK && a.resultFor(e) == coalesce.Stored
 }
 
-// shareThrough lets the followers of the call read a spool after its bytes have moved to a file. The entry has no body.
+// shareThrough lets the followers of the call read a spool after its bytes have moved to a file. The entry has no body. If gzip
+// makes the body small enough, a packed entry is stored.
 func (g *Gateway) shareThrough(a *attempt, s *spool.Spool, e *cache.Entry) {
 	id := a.record.ID
 	share := func() {
@@ -318,7 +318,18 @@ func (g *Gateway) shareThrough(a *attempt, s *spool.Spool, e *cache.Entry) {
 		a.call.SetStream(coalesce.Stream{Response: e, Length: s.Length(), Open: forms.Open, Release: forms.Release})
 	}
 	outgrown := func() { g.Cache.MarkUncacheable(a.predicts, a.key) } // the next clients do not share the body
-	s.Share(&g.Background.files, share, outgrown)
+	var pack func(packed []byte, length int64)
+	if contentcoding.Compressible(e.Header.Get("Content-Type")) && len(e.Header["Content-Encoding"]) == 0 && !a.match.Operation.MayBeUnfinished() {
+		pack = func(packed []byte, length int64) {
+			stored := *e
+			stored.Packed, stored.Unpacked = packed, length
+			g.checkEvents(a, &stored)
+			g.Cache.MarkCacheable(a.predicts, a.key)
+			g.Cache.Put(a.in.Context(), a.key, &stored, a.call.SetShared)
+			a.call.Finish(coalesce.Ending{Result: coalesce.Stored})
+		}
+	}
+	s.Share(&g.Background.files, share, outgrown, pack)
 }
 
 // errPanic is the error of a body whose reader panicked.

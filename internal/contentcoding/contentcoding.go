@@ -22,13 +22,16 @@ type Coding struct {
 	decode  func(io.Reader) (io.Reader, error)
 }
 
+// Gzip is the coding that almost all clients accept.
+var Gzip = newCoding("gzip", func() (encoder, error) {
+	return gzip.NewWriterLevel(nil, gzip.BestSpeed)
+}, func(r io.Reader) (io.Reader, error) {
+	return gzip.NewReader(r)
+})
+
 // codings contains the supported codings. At equal weights the last coding is selected.
 var codings = []*Coding{
-	newCoding("gzip", func() (encoder, error) {
-		return gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	}, func(r io.Reader) (io.Reader, error) {
-		return gzip.NewReader(r)
-	}),
+	Gzip,
 	newCoding("zstd", func() (encoder, error) {
 		return zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 			zstd.WithWindowSize(128<<10), zstd.WithLowerEncoderMem(true))
@@ -57,9 +60,9 @@ func newCoding(name string, newEncoder func() (encoder, error), decode func(io.R
 	return c
 }
 
-// Select returns the supported coding that an Accept-Encoding field prefers (RFC 9110 section
-// 12.5.3), or nil for identity. A supported coding is preferred to identity at the same weight.
-func Select(accept []string) *Coding {
+// Select returns the offered coding that an Accept-Encoding field prefers (RFC 9110 section
+// 12.5.3), or nil for identity. A coding is preferred to identity at the same weight. By default all codings are offered.
+func Select(accept []string, offered ...*Coding) *Coding {
 	if len(accept) == 0 {
 		return nil
 	}
@@ -75,7 +78,10 @@ func Select(accept []string) *Coding {
 	}
 	var selected *Coding
 	most := weights["identity"]
-	for _, c := range codings {
+	if offered == nil {
+		offered = codings
+	}
+	for _, c := range offered {
 		w, listed := weights[c.Name]
 		if !listed {
 			w = weights["*"]
@@ -148,6 +154,13 @@ func (c *Coding) newStream() *stream {
 	s, _ := c.streams.Get().(*stream)
 	s.out.Reset()
 	s.Reset(&s.out)
+	return s
+}
+
+// Writer returns a writer that encodes a body into w. Close writes the end of the coding.
+func (c *Coding) Writer(w io.Writer) io.WriteCloser {
+	s := c.newStream()
+	s.Reset(w)
 	return s
 }
 

@@ -2,6 +2,7 @@
 package spool
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -107,6 +108,9 @@ type Spool struct {
 	complete        func(body []byte, ok bool) // see New
 	disk            *Budget                    // of the file; nil if other clients cannot read the body
 	share, outgrown func()                     // see Share
+	pack            func(packed []byte, length int64)
+	packer          *packer // nil before the first bytes in the file, and after a bound was exceeded
+	memory          *Budget
 	leader          *reader
 
 	mu       sync.Mutex
@@ -134,7 +138,7 @@ type reader struct {
 // New returns the spool of a body with a length, or -1. The kept buffer may have a reservation. complete is called once with the
 // body, before a reader can read the end of the body. ok is false if the body is incomplete or is not in memory.
 func New(body io.ReadCloser, length int64, kept *Buffer, complete func(body []byte, ok bool)) *Spool {
-	s := &Spool{body: body, length: length, complete: complete, held: *kept, users: 1}
+	s := &Spool{body: body, length: length, complete: complete, held: *kept, memory: kept.budget, users: 1}
 	s.changed.L = &s.mu
 	s.leader = &reader{Spool: s, leads: true, left: func() {}}
 	return s
@@ -147,9 +151,11 @@ func (s *Spool) Leader() io.ReadCloser { return s.leader }
 func (s *Spool) Length() int64 { return s.length }
 
 // Share lets other clients read the body from a temporary file. share is called once after the bytes have moved to the file, and
-// outgrown before the readers learn that the file cannot hold the rest. Share must be called before Fill.
-func (s *Spool) Share(disk *Budget, share, outgrown func()) {
-	s.disk, s.share, s.outgrown = disk, share, outgrown
+// outgrown before the readers learn that the file cannot hold the rest. If pack is not nil, pack is called once with the gzip form
+// of a complete body in the file and the length of the body, before complete, if the form has at most MaxBuffered bytes and the
+// memory budget allows them. Share must be called before Fill.
+func (s *Spool) Share(disk *Budget, share, outgrown func(), pack func(packed []byte, length int64)) {
+	s.disk, s.share, s.outgrown, s.pack = disk, share, outgrown, pack
 }
 
 // ShareNow moves the bytes to the file, and reports whether the file holds them.
@@ -171,6 +177,11 @@ func (s *Spool) Fail(err error) {
 
 // Fill reads the body until it ends, or cannot be held any more.
 func (s *Spool) Fill() {
+	defer func() {
+		if s.packer != nil {
+			s.packer.Release()
+		}
+	}()
 	read := make([]byte, chunk)
 	var err error
 	full := false
@@ -178,16 +189,55 @@ func (s *Spool) Fill() {
 		var n int
 		n, err = s.body.Read(read)
 		full = s.append(read[:n], err)
+		s.encode(read)
 	}
 	if err != nil {
 		_ = s.body.Close() // the body has ended
 	}
-	whole := s.file == nil && !full && err == io.EOF && (s.length < 0 || int64(len(s.held.Data)) == s.length)
+	whole := !full && err == io.EOF && (s.length < 0 || s.written+int64(len(s.held.Data)) == s.length)
 	if full && s.file != nil {
 		s.outgrown()
 	}
-	s.complete(s.held.Data, whole)
+	if p := s.packer; p != nil && whole && p.gzip.Close() == nil {
+		s.pack(bytes.Clone(p.Data), s.written)
+	}
+	s.complete(s.held.Data, whole && s.file == nil)
 	s.stop(err)
+}
+
+// packer encodes the bytes in the file.
+type packer struct {
+	*Buffer
+	gzip io.WriteCloser
+	read int64 // bytes of the file
+}
+
+// errOutgrown is the error of a packer whose bytes exceed a bound.
+var errOutgrown = errors.New("the encoded body is too large")
+
+// Write implements io.Writer.
+func (p *packer) Write(b []byte) (int, error) {
+	if len(p.Data)+len(b) > MaxBuffered || !p.Append(b) {
+		return 0, errOutgrown
+	}
+	return len(b), nil
+}
+
+// encode gives the new bytes in the file to the packer.
+func (s *Spool) encode(buffer []byte) {
+	if s.pack == nil || s.file == nil {
+		return
+	}
+	if s.packer == nil {
+		s.packer = &packer{Buffer: NewBuffer(s.memory)}
+		s.packer.gzip = contentcoding.Gzip.Writer(s.packer)
+	}
+	p := s.packer
+	n, err := io.CopyBuffer(p.gzip, io.NewSectionReader(s.file, p.read, s.written-p.read), buffer)
+	if p.read += n; err != nil {
+		p.Release()
+		s.packer, s.pack = nil, nil
+	}
 }
 
 // append adds the bytes of one read, and reports whether the spool cannot hold more. The bytes of the last read stay invisible
