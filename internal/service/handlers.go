@@ -201,7 +201,7 @@ func (op *Operation) lastParameter() string { return op.pattern[len(op.pattern)-
 func (s *Service) exists(path, view string) bool {
 	for ; path != ""; path, view = parentOf(path), parentOf(view) {
 		_, isKind := s.world.kindOf(view)
-		if o := s.world.stored[path]; o != nil && o.gone || o == nil && isKind {
+		if s.world.isGone(path) || isKind && s.world.find(path) == nil {
 			return false
 		}
 	}
@@ -210,22 +210,22 @@ func (s *Service) exists(path, view string) bool {
 
 // isKnown reports whether a PUT finds an object: it was stored, or it is part of the made-up content.
 func (s *Service) isKnown(path, view string) bool {
-	return s.world.stored[path] != nil || s.router.items[view] == nil || slices.Contains(s.seeds(parentOf(path), view), keyOf(path))
+	_, isStored := s.world.stored[path]
+	return isStored || s.router.items[view] == nil || slices.Contains(s.seeds(parentOf(path), view), keyOf(path))
 }
 
 // merge stores the body of a request in the object at a path and returns the fields. A deleted object exists again.
 func (s *Service) merge(r *request, path string) doc {
-	o := s.world.stored[path]
-	if o != nil && o.gone {
+	if s.world.isGone(path) {
 		r.touch(path + "/**") // the objects below the path exist again
 	}
-	if o == nil || o.gone {
-		o = &entry{fields: doc{}}
-		s.world.stored[path] = o
+	if s.world.find(path) == nil {
+		s.world.stored[path] = doc{}
 	}
-	maps.Copy(o.fields, r.body)
-	o.fields["updated_at"] = timestamp(r.now)
-	return o.fields
+	fields := s.world.stored[path]
+	maps.Copy(fields, r.body)
+	fields["updated_at"] = timestamp(r.now)
+	return fields
 }
 
 // remove deletes an object. Without a 404 in the table, a single object gets its default content instead.
@@ -238,7 +238,7 @@ func (s *Service) remove(r *request, path string) {
 	if single := !isItem && read != nil; single && !read.lists(http.StatusNotFound) {
 		delete(s.world.stored, path)
 	} else if isItem || single && !s.router.isList(read) {
-		s.world.remove(path)
+		s.world.stored[path] = nil
 	}
 }
 
@@ -276,10 +276,7 @@ func (s *Service) keysOf(collection, itemView string) []string {
 			keys = append(keys, key)
 		}
 	}
-	return slices.DeleteFunc(keys, func(key string) bool {
-		o := s.world.stored[itemPath(collection, key)]
-		return o != nil && o.gone
-	})
+	return slices.DeleteFunc(keys, func(key string) bool { return s.world.isGone(itemPath(collection, key)) })
 }
 
 // render returns the object at a path: made-up fields, and the stored ones.

@@ -311,7 +311,7 @@ func updateLabel(s *Service, r *request) response {
 	}
 	maps.Copy(label, r.body)
 	if delete(label, "new_name"); renamed != name {
-		s.world.remove(r.path)
+		s.world.stored[r.path] = nil
 		label["name"] = renamed
 		s.world.create(parentOf(r.path), renamed, label)
 		r.touch(parentOf(r.path) + "/" + escape(renamed))

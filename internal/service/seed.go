@@ -58,7 +58,7 @@ type seeder struct {
 // It has enough watchers and members for lists of several pages. The bot is that of the dialect.
 func seed(n uint64, now time.Time, bot string) *world {
 	w := &world{
-		started: now.UTC().Truncate(time.Second), lastID: 10_000, stored: map[string]*entry{}, keys: map[string][]string{}, of: map[string][]string{},
+		started: now.UTC().Truncate(time.Second), lastID: 10_000, stored: map[string]doc{}, keys: map[string][]string{}, of: map[string][]string{},
 		kinds: newKinds(), apps: map[string]int{}, tokens: tokens(), accounts: map[string]*account{},
 	}
 	s := &seeder{world: w, seedFile: seedData(), random: rand.New(rand.NewPCG(n, 1)), now: now.Truncate(time.Hour)}

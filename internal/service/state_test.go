@@ -46,6 +46,19 @@ func TestIssueIsShownByAllItsRoutes(t *testing.T) {
 	})
 }
 
+// TestDeletedObjectIsGone deletes objects that no request created.
+func TestDeletedObjectIsGone(t *testing.T) {
+	runTableCalls(t, []call{
+		{"owner", "DELETE /repos/acme/widgets/hooks/1", 204, ""},
+		{"owner", "GET /repos/acme/widgets/hooks/1", 404, ""},
+		{"owner", "GET /repos/acme/widgets/hooks", 200, `!"id":1,`},
+		{"owner", "DELETE /repos/acme/widgets/pages", 204, ""},
+		{"owner", "GET /repos/acme/widgets/pages", 404, ""},
+		{"owner", "POST /repos/acme/widgets/pages {}", 201, ""},
+		{"owner", "GET /repos/acme/widgets/pages", 200, ""},
+	})
+}
+
 func TestFileIsACommit(t *testing.T) {
 	runTableCalls(t, []call{
 		{"owner", "GET /repos/acme/widgets/branches/main", 200, `{"commit":{"sha":"$main"}}`},

@@ -17,8 +17,8 @@ import (
 // never change.
 type world struct {
 	// stored are the objects that no exact handler owns, by canonical path, such as /repos/acme/widgets/issues/3. Paths that
-	// depend on the caller begin with "/@login".
-	stored  map[string]*entry
+	// depend on the caller begin with "/@login". A deleted object remains as nil.
+	stored  map[string]doc
 	started time.Time
 	lastID  int
 	kinds   map[string]kind
@@ -175,12 +175,6 @@ func (w *world) installationSize(login string) (repositories, users int) {
 	return repositories, len(w.accounts[login].members)
 }
 
-// entry is a stored object. A deleted object remains as gone.
-type entry struct {
-	fields doc
-	gone   bool
-}
-
 func (r *repository) path() string { return "/repos/" + r.fullName() }
 
 // spare is the number of repositories acme-labs/spare-N, which requests to delete a repository may name.
@@ -228,13 +222,12 @@ func (w *world) addRepo(owner *account, name string, private bool, now time.Time
 }
 
 // create stores an object in a collection.
-func (w *world) create(collection, key string, fields doc) *entry {
-	o, path := &entry{fields: fields}, itemPath(collection, key)
-	if w.stored[path] == nil { // a deleted object remains stored
+func (w *world) create(collection, key string, fields doc) {
+	path := itemPath(collection, key)
+	if _, known := w.stored[path]; !known {
 		w.keys[collection] = append(w.keys[collection], key)
 	}
-	w.stored[path] = o
-	return o
+	w.stored[path] = fields
 }
 
 // itemPath returns the path of an object in a collection. The lists of gists depend on the caller; gists do not.
@@ -246,11 +239,12 @@ func itemPath(collection, key string) string {
 }
 
 // find returns the fields of a stored object, or nil.
-func (w *world) find(path string) doc {
-	if o := w.stored[path]; o != nil && !o.gone {
-		return o.fields
-	}
-	return nil
+func (w *world) find(path string) doc { return w.stored[path] }
+
+// isGone reports whether an object was deleted.
+func (w *world) isGone(path string) bool {
+	fields, known := w.stored[path]
+	return known && fields == nil
 }
 
 // all returns the objects of a collection, oldest first.
@@ -277,16 +271,6 @@ func (w *world) where(repo *repository, collection, member, value string) (list 
 		}
 	}
 	return list
-}
-
-// remove deletes an object and reports whether it existed.
-func (w *world) remove(path string) bool {
-	o := w.stored[path]
-	if o == nil || o.gone {
-		return false
-	}
-	o.gone = true
-	return true
 }
 
 func escape(segment string) string { return strings.ReplaceAll(url.PathEscape(segment), "+", "%2B") }
@@ -319,41 +303,35 @@ func (w *world) users() []*account {
 	return slices.DeleteFunc(slices.Clone(w.byID), func(a *account) bool { return a.members != nil })
 }
 
-// prefixes calls yield with the beginnings of the canonical paths by name and by number. Teams precede their
-// organization, and a new repository precedes a deleted one with its name.
-func (w *world) prefixes(yield func(named, numbered string) bool) {
-	for _, org := range w.byID {
-		for _, t := range org.teams {
-			if !yield("/orgs/"+org.login+"/teams/"+escape(t.slug), "/organizations/"+itoa(org.id)+"/team/"+itoa(t.id)) {
-				return
-			}
-		}
-	}
+// prefixes returns the beginnings of the canonical paths by name and by number. Teams precede their organization, and a
+// new repository precedes a deleted one with its name.
+func (w *world) prefixes() (all [][2]string) {
 	for _, a := range w.byID {
 		named, numbered := "/users/"+a.login, "/user/"+itoa(a.id)
 		if a.members != nil {
 			named, numbered = "/orgs/"+a.login, "/organizations/"+itoa(a.id)
 		}
-		if !yield(named, numbered) {
-			return
+		for _, t := range a.teams {
+			all = append(all, [2]string{named + "/teams/" + escape(t.slug), numbered + "/team/" + itoa(t.id)})
 		}
+		all = append(all, [2]string{named, numbered})
 	}
 	for _, r := range slices.Backward(w.repositories) {
-		if !yield(r.path(), "/repositories/"+itoa(r.id)) {
-			return
-		}
+		all = append(all, [2]string{r.path(), "/repositories/" + itoa(r.id)})
 	}
+	return all
 }
 
 // renamed replaces the numbers at the beginning of a path by names, or the names of a canonical path by numbers, as the
 // real API does in Link. Other paths are returned unchanged.
 func (w *world) renamed(path string, toNumbers bool) string {
-	for to, from := range w.prefixes {
-		if toNumbers {
-			to, from = from, to
-		}
-		if rest, ok := strings.CutPrefix(path, from); ok && (rest == "" || rest[0] == '/') {
-			return to + rest
+	from, to := 1, 0
+	if toNumbers {
+		from, to = 0, 1
+	}
+	for _, prefix := range w.prefixes() {
+		if rest, ok := strings.CutPrefix(path, prefix[from]); ok && (rest == "" || rest[0] == '/') {
+			return prefix[to] + rest
 		}
 	}
 	return path
