@@ -28,11 +28,10 @@ type meter struct {
 	override  map[string]policy.Window // see Config.Resources
 	off       bool                     // see Config.NoRateLimits
 
-	mu             sync.Mutex // guards the fields below
-	usages         map[string]*usage
-	requests       int // number of requests that were not refused for a cool-down or a ban
-	secondaryEvery int // see quirk.Set.SecondaryEvery
-	violations     Violations
+	mu         sync.Mutex // guards the fields below
+	usages     map[string]*usage
+	requests   int // number of requests that were not refused for a cool-down or a ban
+	violations Violations
 }
 
 // usage holds the usage of one caller.
@@ -110,12 +109,14 @@ type demand struct {
 	points   int
 	content  bool // creates content
 	free     bool // costs nothing: the rate limit status
+
+	secondaryEvery int // see quirk.Set.SecondaryEvery
 }
 
 // demand returns what a request costs (Document B section 8.3). A path that no row of the table has is an endpoint,
 // too.
 func (s *Service) demand(r *request) demand {
-	d := demand{resource: core, amount: 1, points: 5}
+	d := demand{resource: core, amount: 1, points: 5, secondaryEvery: r.quirks.SecondaryEvery}
 	if isRead(r.Method) {
 		d.points = 1
 	}
@@ -152,12 +153,6 @@ func (s *Service) demand(r *request) demand {
 }
 
 const rateLimitID = "rate-limit/get"
-
-func (m *meter) setQuirks(set quirk.Set) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.secondaryEvery = set.SecondaryEvery
-}
 
 // ticket represents one request in the meter. arrive creates the ticket, count charges the request, and leave ends the
 // ticket before the last byte of the response is written.
@@ -282,7 +277,7 @@ func (t *ticket) count(d demand) {
 		return
 	}
 	m.requests++
-	if m.secondaryEvery > 0 && m.requests%m.secondaryEvery == 0 {
+	if d.secondaryEvery > 0 && m.requests%d.secondaryEvery == 0 {
 		t.startCooldown(now)
 		return
 	}

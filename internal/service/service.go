@@ -95,7 +95,7 @@ func New(c Config) (*Service, error) {
 		config: c, router: router, meter: newMeter(c),
 		world: seed(c.Seed, time.Now(), c.Dialect.SecurityBot), changes: newChanges(), stats: map[statisticsKey]any{},
 	}
-	s.quirks = quirk.New(c.Seed, c.Quirks, quirk.Hooks{Changed: s.meter.setQuirks, RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
+	s.quirks = quirk.New(c.Seed, c.Quirks, quirk.Hooks{RevisionHeader: RevisionHeader, ChangedSince: s.changedSince, Mark: mark})
 	s.controls = s.control()
 	app := s.world.tokens["tok-app"]
 	app.coreLimit = s.meter.installationLimit(s.world.installationSize("acme"))

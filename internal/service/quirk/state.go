@@ -18,8 +18,6 @@ import (
 
 // Hooks connect the quirks to a service. All hooks may be nil.
 type Hooks struct {
-	// Changed gets each new set.
-	Changed func(Set)
 	// RevisionHeader is the response header with the number of a write, and of the last write that a read shows.
 	// ChangedSince returns the numbers of the later writes that changed what a read shows. Without these hooks, each write
 	// may have changed all reads, so that ReplicaLag affects fewer of them.
@@ -87,9 +85,6 @@ func (s *State) put(set Set) {
 		s.granted = time.Now()
 	}
 	s.set, s.active = set, !reflect.ValueOf(set).IsZero()
-	if s.hooks.Changed != nil {
-		s.hooks.Changed(set)
-	}
 }
 
 // UpTo returns a random number from 0 to n.
