@@ -82,23 +82,12 @@ func (s *Service) authenticate(r *http.Request) (caller, bool) {
 }
 
 // user returns the caller's user, or nil.
-func (w *world) user(c caller) *account {
-	if c.login == "" {
-		return nil
-	}
-	return w.accounts[c.login]
-}
+func (w *world) user(c caller) *account { return w.accounts[c.login] }
 
 // isVisible reports whether the caller may see the repository.
 func (w *world) isVisible(r *repository, c caller) bool {
-	if r.gone {
-		return false
-	}
-	if !r.private || c.covers(r.owner, r) {
-		return true
-	}
-	u := w.user(c)
-	return u != nil && r.owner.members[u.login] != nil && c.hasScope("repo")
+	isMember := r.owner.members[c.login] != nil && c.hasScope("repo")
+	return !r.gone && (!r.private || isMember || c.covers(r.owner, r))
 }
 
 // grants holds the permissions of a token. The keys are the names in the documents, such as "Members (organization)".

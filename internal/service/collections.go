@@ -285,10 +285,7 @@ func combinedStatus(s *Service, r *request) response {
 	for _, status := range s.world.where(r.repo, "statuses", "sha", sha) {
 		latest[str(status["context"])], state = status, str(status["state"])
 	}
-	list := []any{}
-	for _, context := range slices.Sorted(maps.Keys(latest)) {
-		list = append(list, latest[context])
-	}
+	list := renderAll(slices.Sorted(maps.Keys(latest)), func(context string) any { return latest[context] })
 	url := r.base + r.repo.path()
 	repository := doc{
 		"full_name": r.repo.owner.login + "/" + r.repo.name, "url": url, "trees_url": url + "/git/trees{/sha}", "archive_url": url + "/{archive_format}{/ref}",

@@ -307,10 +307,8 @@ func (r *request) comparison() (base, head string) {
 
 // renderCommit returns a commit of a repository.
 func renderCommit(r *request, repo *repository, c *commit) doc {
-	root, parents := r.base+repo.path(), []any{}
-	for _, p := range c.parents {
-		parents = append(parents, doc{"sha": p, "url": root + "/commits/" + p})
-	}
+	root := r.base + repo.path()
+	parents := renderAll(c.parents, func(sha string) doc { return doc{"sha": sha, "url": root + "/commits/" + sha} })
 	url, user := root+"/commits/"+c.sha, userObject(r, c.author)
 	author := doc{"name": c.author.name, "email": c.author.email, "date": timestamp(c.at)}
 	return doc{
@@ -352,13 +350,9 @@ func compare(s *Service, r *request) response {
 	if from == "" || to == "" {
 		return notFound()
 	}
-	files, commits, ahead := []any{}, []doc{}, g.ahead(from, to)
-	for _, c := range ahead {
-		commits = append(commits, renderCommit(r, r.repo, c))
-	}
-	for _, path := range g.changed(from, to) {
-		files = append(files, doc{"filename": path})
-	}
+	ahead := g.ahead(from, to)
+	files := renderAll(g.changed(from, to), func(path string) doc { return doc{"filename": path} })
+	commits := renderAll(ahead, func(c *commit) doc { return renderCommit(r, r.repo, c) })
 	return response{status: http.StatusOK, body: doc{
 		"url": r.base + r.path, "status": map[bool]string{true: "identical", false: "ahead"}[len(ahead) == 0], "ahead_by": len(ahead), "total_commits": len(ahead),
 		"commits": commits, "files": files, "base_commit": renderCommit(r, r.repo, g.commits[from]),
@@ -483,10 +477,9 @@ func (g *git) object(sha string) doc {
 		return doc{"sha": sha, "message": c.message, "tree": doc{"sha": c.tree}, "author": doc{"name": c.author.name, "date": timestamp(c.at)}}
 	}
 	if files, ok := g.trees[sha]; ok {
-		entries := []any{}
-		for _, path := range slices.Sorted(maps.Keys(files)) {
-			entries = append(entries, doc{"path": path, "type": "blob", "mode": "100644", "sha": files[path]})
-		}
+		entries := renderAll(slices.Sorted(maps.Keys(files)), func(path string) doc {
+			return doc{"path": path, "type": "blob", "mode": "100644", "sha": files[path]}
+		})
 		return doc{"sha": sha, "tree": entries, "truncated": false}
 	}
 	return nil

@@ -265,13 +265,10 @@ func (s *Service) newCommits(e *event, n int, head string) ([]*commit, string) {
 // commitObject returns the record of a pushed commit. The documents do not define the members of this record.
 func commitObject(e *event, c *commit) object {
 	by := object{{"name", c.author.name}, {"email", c.author.email}, {"username", c.author.login}}
-	changed := []string{}
-	if files := e.repository.files(); len(files) > 0 {
-		changed = append(changed, files[0].path)
-	}
+	changed := e.repository.paths()
 	return object{
 		{"id", c.sha}, {"tree_id", c.tree}, {"distinct", true}, {"message", c.message}, {"timestamp", timestamp(c.at)},
 		{"url", e.htmlURL() + "/commit/" + c.sha}, {"author", by}, {"committer", by},
-		{"added", []string{}}, {"removed", []string{}}, {"modified", changed},
+		{"added", []string{}}, {"removed", []string{}}, {"modified", append([]string{}, changed[:min(1, len(changed))]...)},
 	}
 }

@@ -58,10 +58,10 @@ func TestBlobNamesMatchGit(t *testing.T) {
 			t.wantEqual(content, want, r.git.blob(content))
 		}
 		names := map[string]bool{}
-		for _, f := range r.files() {
-			names[f.sha] = true
+		for _, sha := range r.git.files(r.head()) {
+			names[sha] = true
 		}
-		t.wantEqual("number of names", len(r.files()), len(names))
+		t.wantEqual("number of names", len(r.paths()), len(names))
 	})
 }
 
@@ -97,7 +97,7 @@ func TestCreateTagRefusesInvalidBodies(t *testing.T) {
 		}{
 			{"", "", 201, ""},
 			{`"type":"commit"`, `"type":"blob"`, 422, "object"},
-			{r.head() + `","type":"commit"`, r.files()[0].sha + `","type":"blob"`, 201, ""},
+			{r.head() + `","type":"commit"`, r.git.files(r.head())[r.paths()[0]] + `","type":"blob"`, 201, ""},
 			{`"tag":"v2",`, "", 422, "tag"},
 			{`"message":"m",`, "", 422, "message"},
 			{`"object":"` + r.head() + `",`, "", 422, "object"},

@@ -53,6 +53,7 @@ type hook struct {
 	// repository or organization is the target. Both are nil for the app.
 	repository   *repository
 	organization *account
+	targetID     int
 }
 
 // SetWebhooks replaces all webhooks. An error names the field, such as "webhooks[0].url", and leaves the webhooks
@@ -76,7 +77,10 @@ func (s *Service) SetWebhooks(all []Webhook) error {
 // hook validates a webhook and looks up its target.
 func (w *world) hook(c Webhook) (*hook, error) {
 	c.ContentType = cmp.Or(c.ContentType, "json")
-	k := &hook{Webhook: c, kind: onApp, repository: w.repositoryNamed(c.Target), organization: w.accountNamed(true, c.Target)}
+	k := &hook{
+		Webhook: c, kind: onApp, targetID: appID,
+		repository: w.repositoryNamed(c.Target), organization: w.accountNamed(true, c.Target),
+	}
 	u, err := url.Parse(c.URL)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
@@ -86,9 +90,9 @@ func (w *world) hook(c Webhook) (*hook, error) {
 	case c.ContentType != "json" && c.ContentType != "form":
 		return nil, fmt.Errorf("content_type: %q: must be json or form", c.ContentType)
 	case k.repository != nil:
-		k.kind, k.Target = onRepository, k.repository.fullName()
+		k.kind, k.Target, k.targetID = onRepository, k.repository.fullName(), k.repository.id
 	case k.organization != nil:
-		k.kind, k.Target = onOrganization, k.organization.login
+		k.kind, k.Target, k.targetID = onOrganization, k.organization.login, k.organization.id
 	case c.Target != onApp:
 		return nil, fmt.Errorf("target: %q: must be a repository (owner/name), an organization or app", c.Target)
 	}
@@ -122,12 +126,9 @@ func (k *hook) receives(e *event) bool {
 		return false
 	case k.kind != onApp && len(kind.Actions) > 0 && !slices.Contains(kind.Actions, e.action):
 		return false
-	case k.kind == onRepository:
-		return k.repository == e.repository
-	case k.kind == onOrganization:
-		return k.organization == e.organization
 	}
-	return true
+	isTarget := k.repository == nil || k.repository == e.repository
+	return isTarget && (k.organization == nil || k.organization == e.organization)
 }
 
 // deliver enqueues the deliveries of an event and returns their IDs. Encoding a large payload is slow, so POST
@@ -151,11 +152,11 @@ func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []
 	if k.ContentType == "form" {
 		body, contentType = []byte("payload="+url.QueryEscape(string(payload))), "application/x-www-form-urlencoded"
 	}
-	targetType, targetID := k.target()
+	targetType := cmp.Or(map[string]string{onApp: "integration"}[k.kind], k.kind) // as in the bypass actors of rulesets
 	header := http.Header{}
 	for name, value := range map[string]string{
 		dialect.Webhook.HookID: itoa(k.id), dialect.Webhook.Event: e.name, dialect.Webhook.Delivery: id,
-		dialect.Webhook.TargetType: targetType, dialect.Webhook.TargetID: itoa(targetID),
+		dialect.Webhook.TargetType: targetType, dialect.Webhook.TargetID: itoa(k.targetID),
 		"User-Agent": dialect.Webhook.UserAgent + "1", "Content-Type": contentType, "Accept": "*/*",
 	} {
 		header.Set(name, value)
@@ -168,18 +169,6 @@ func (k *hook) delivery(dialect *policy.Dialect, e *event, id string, payload []
 		deliveryRecord: deliveryRecord{Delivery: id, Hook: k.id, Event: e.name, Action: e.action, URL: k.URL, Created: timestamp(e.at)},
 		header:         header, body: body,
 	}
-}
-
-// target returns the type and the ID of the webhook's target. The type of an app is integration, as in the bypass
-// actors of rulesets (Document A section 4.9).
-func (k *hook) target() (kind string, id int) {
-	switch k.kind {
-	case onRepository:
-		return k.kind, k.repository.id
-	case onOrganization:
-		return k.kind, k.organization.id
-	}
-	return "integration", appID
 }
 
 func (k *hook) sign(by func() hash.Hash, body []byte) string {

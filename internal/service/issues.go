@@ -154,14 +154,11 @@ func renderIssue(s *Service, r *request, issue doc) doc {
 	repo := s.world.repoOf(issue)
 	root, number := repo.path(), str(issue["number"])
 	body := maps.Clone(issue)
-	labels, assignees, done := []any{}, []any{}, 0
+	labels, done := []any{}, 0
 	for _, name := range issue["labels"].([]string) {
 		if label := s.world.find(root + "/labels/" + escape(name)); label != nil {
 			labels = append(labels, label)
 		}
-	}
-	for _, login := range issue["assignees"].([]string) {
-		assignees = append(assignees, doc{"login": login})
 	}
 	children := issue["children"].([]int)
 	for _, child := range children {
@@ -172,7 +169,7 @@ func renderIssue(s *Service, r *request, issue doc) doc {
 	for _, internal := range []string{"parent", "children", "repo"} {
 		delete(body, internal)
 	}
-	body["labels"], body["assignees"], body["milestone"] = labels, assignees, nil
+	body["labels"], body["assignees"], body["milestone"] = labels, usersNamed(issue["assignees"]), nil
 	body["url"], body["repository_url"] = r.base+root+"/issues/"+number, r.base+root
 	body["html_url"], body["user"] = r.base+"/"+repo.fullName()+"/issues/"+number, userObject(r, s.world.authorOf(issue))
 	body["comments"] = len(s.world.where(repo, "issues/comments", "issue", number))
@@ -185,6 +182,11 @@ func renderIssue(s *Service, r *request, issue doc) doc {
 		body["pull_request"] = doc{"url": r.base + root + "/pulls/" + number, "merged_at": pull["merged_at"]}
 	}
 	return body
+}
+
+// usersNamed returns objects of users with a list of logins.
+func usersNamed(logins any) []any {
+	return renderAll(logins.([]string), func(login string) doc { return doc{"login": login} })
 }
 
 // listIssues lists the issues of a repository, or those of the caller in all repositories, newest first.
@@ -397,11 +399,7 @@ func renderPull(s *Service, r *request, pull doc) doc {
 		body[name] = pull[name]
 	}
 	delete(body, "pull_request")
-	reviewers := []any{}
-	for _, login := range pull["requested_reviewers"].([]string) {
-		reviewers = append(reviewers, doc{"login": login})
-	}
-	body["requested_reviewers"] = reviewers
+	body["requested_reviewers"] = usersNamed(pull["requested_reviewers"])
 	body["url"], body["html_url"] = r.base+path, r.base+"/"+r.repo.fullName()+"/pull/"+str(pull["number"])
 	body["head"] = doc{
 		"ref": pull["head"], "sha": r.repo.git.refs["heads/"+str(pull["head"])], "repo": doc{"full_name": r.repo.owner.login + "/" + r.repo.name},

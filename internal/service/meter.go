@@ -37,7 +37,7 @@ type meter struct {
 // usage holds the usage of one caller.
 type usage struct {
 	windows    map[string]*window     // by resource
-	charges    map[string]*chargeList // by limit and scope
+	charges    map[string]chargeList  // by limit and scope
 	searches   map[string][]time.Time // times of recent searches, by resource
 	inProgress int
 	// limitedAt and limitedUntil delimit the cool-down after a secondary limit error.
@@ -229,7 +229,7 @@ func (t *ticket) recordSearch() {
 func (m *meter) usage(c caller) *usage {
 	u := m.usages[c.account]
 	if u == nil {
-		u = &usage{windows: map[string]*window{}, charges: map[string]*chargeList{}, searches: map[string][]time.Time{}}
+		u = &usage{windows: map[string]*window{}, charges: map[string]chargeList{}, searches: map[string][]time.Time{}}
 		m.usages[c.account] = u
 	}
 	return u
@@ -367,15 +367,12 @@ type chargeList struct {
 
 // sum returns the sum of the charges in the window that ends now. It drops older charges.
 func (u *usage) sum(limit cost, now time.Time) int {
-	s := u.charges[limit.scope]
-	if s == nil {
-		return 0
-	}
-	old := 0
+	s, old := u.charges[limit.scope], 0
 	for ; old < len(s.all) && now.Sub(s.all[old].at) >= limit.window; old++ {
 		s.sum -= s.all[old].amount
 	}
 	s.all = s.all[old:]
+	u.charges[limit.scope] = s
 	return s.sum
 }
 
@@ -385,11 +382,7 @@ func (u *usage) charge(limit cost, now time.Time) {
 		return
 	}
 	s := u.charges[limit.scope]
-	if s == nil {
-		s = &chargeList{}
-		u.charges[limit.scope] = s
-	}
-	s.all, s.sum = append(s.all, charge{now, limit.amount}), s.sum+limit.amount
+	u.charges[limit.scope] = chargeList{append(s.all, charge{now, limit.amount}), s.sum + limit.amount}
 }
 
 // chargeCPU charges the CPU time of a request. It records a violation if the sum exceeds the limit. The request cannot

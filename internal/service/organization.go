@@ -100,12 +100,8 @@ func removeMember(s *Service, r *request) response {
 
 // ownerOf returns the first owner of an organization, who cannot leave it.
 func (w *world) ownerOf(org *account) *account {
-	for _, login := range sortedMembers(org) {
-		if m := org.members[login]; m.admin {
-			return m.user
-		}
-	}
-	panic("organization " + org.login + " has no owner") // every seeded organization has an owner
+	owner := first(sortedMembers(org), func(login string) bool { return org.members[login].admin })
+	return w.accounts[owner]
 }
 
 func getMembership(s *Service, r *request) response {
@@ -180,10 +176,7 @@ type team struct {
 // hasMember reports whether a user is a member of the team or of a team nested in it.
 func (t *team) hasMember(org *account, login string) bool {
 	for _, own := range org.teams {
-		if !own.members[login] {
-			continue
-		}
-		for at := own; at != nil; at = at.parent {
+		for at := own; at != nil && own.members[login]; at = at.parent {
 			if at == t {
 				return true
 			}
@@ -333,13 +326,10 @@ const assignedTeam, assignedUser = "team ", "user "
 // to a team of the user, or to a parent of that team.
 func (org *account) hasPermission(login, permission string) bool {
 	return slices.ContainsFunc(org.roles, func(r *role) bool {
-		return slices.Contains(r.permissions, permission) && (r.assigned[assignedUser+login] || org.assignedThroughTeam(r, login))
+		hasRole := func(t *team) bool { return r.assigned[assignedTeam+t.slug] && t.hasMember(org, login) }
+		isAssigned := r.assigned[assignedUser+login] || slices.ContainsFunc(org.teams, hasRole)
+		return isAssigned && slices.Contains(r.permissions, permission)
 	})
-}
-
-// assignedThroughTeam reports whether a role is assigned to a team that has the user as a member.
-func (org *account) assignedThroughTeam(r *role, login string) bool {
-	return slices.ContainsFunc(org.teams, func(t *team) bool { return r.assigned[assignedTeam+t.slug] && t.hasMember(org, login) })
 }
 
 // roleObject returns the JSON object of a role (Document A section 2.2). Lists contain the organization as an account

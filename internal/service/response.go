@@ -49,7 +49,14 @@ func encode(v any) []byte { return appendJSON(make([]byte, 0, 4<<10), v) }
 func appendJSON(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case object:
-		return appendMembers(b, v)
+		b = append(b, '{')
+		for i, f := range v {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendJSON(append(appendString(b, f.name), ':'), f.value)
+		}
+		return append(b, '}')
 	case []any:
 		b = append(b, '[')
 		for i, element := range v {
@@ -69,18 +76,6 @@ func appendJSON(b []byte, v any) []byte {
 		return append(b, "null"...)
 	}
 	return appendAny(b, v)
-}
-
-func appendMembers(b []byte, o object) []byte {
-	b = append(b, '{')
-	for i, f := range o {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(appendString(b, f.name), ':')
-		b = appendJSON(b, f.value)
-	}
-	return append(b, '}')
 }
 
 // appendString appends a JSON string. Package json encodes strings that need escapes.

@@ -13,7 +13,7 @@ func exportSBOM(s *Service, req *request) response {
 	name := "com.example." + r.fullName()
 	packages := []object{spdxPackage("SPDXRef-Repository", name, r.head(), "git+"+req.base+"/"+r.fullName(), "MIT")}
 	for _, language := range []string{"go", "py"} { // by the endings of files
-		if slices.ContainsFunc(r.files(), func(f file) bool { return path.Ext(f.path) == "."+language }) {
+		if slices.ContainsFunc(r.paths(), func(name string) bool { return path.Ext(name) == "."+language }) {
 			packages = append(packages, spdxPackage("SPDXRef-"+language, language+":standard-library", "1.0", "NOASSERTION", "NOASSERTION"))
 		}
 	}

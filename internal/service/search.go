@@ -29,18 +29,20 @@ func searchIn(kind string, documents func(*Service, *request, *repository) []doc
 
 func fileDocuments(_ *Service, req *request, r *repository) (all []document) {
 	api := req.base + "/repositories/" + itoa(r.id)
-	for _, f := range r.files() {
-		if len(f.content) >= maxSearchedFileSize {
+	for _, name := range r.paths() {
+		sha := r.git.files(r.head())[name]
+		content := r.git.blobs[sha]
+		if len(content) >= maxSearchedFileSize {
 			continue
 		}
 		all = append(all, document{
-			properties: []property{{"file", f.content}, {"path", f.path}},
-			repository: r, language: languages[path.Ext(f.path)], order: r.pushed.Unix(),
+			properties: []property{{"file", content}, {"path", name}},
+			repository: r, language: languages[path.Ext(name)], order: r.pushed.Unix(),
 			item: func() object {
 				return object{
-					{"name", path.Base(f.path)}, {"path", f.path}, {"sha", f.sha}, {"url", api + "/contents/" + f.path + "?ref=" + r.head()},
-					{"git_url", api + "/git/blobs/" + f.sha},
-					{"html_url", req.base + "/" + r.fullName() + "/blob/" + r.head() + "/" + f.path},
+					{"name", path.Base(name)}, {"path", name}, {"sha", sha}, {"url", api + "/contents/" + name + "?ref=" + r.head()},
+					{"git_url", api + "/git/blobs/" + sha},
+					{"html_url", req.base + "/" + r.fullName() + "/blob/" + r.head() + "/" + name},
 					{"repository", minimalRepository(req, r)},
 				}
 			},

@@ -420,14 +420,7 @@ func (s *Service) answer(r *request) response {
 // handler returns the handler of a request with an operation. The handlers of the documents precede the others.
 func (s *Service) handler(r *request, hasTarget, isVisible bool) handler {
 	if documented := r.op.documented; documented != nil {
-		if refused := s.checkQuery(r); refused != nil {
-			return answerWith(*refused)
-		}
-		refused := s.authorize(r, hasTarget)
-		if refused == nil {
-			refused = s.findTarget(r)
-		}
-		if refused != nil {
+		if refused := cmp.Or(s.checkQuery(r), s.authorize(r, hasTarget), s.findTarget(r)); refused != nil {
 			return answerWith(*refused)
 		}
 		return documentedHandlers[documented.ID]

@@ -82,11 +82,7 @@ func codeFrequency(r *repository, _ time.Time) any {
 		w := weekStart(c.at).Unix()
 		sums[w] = [2]int{sums[w][0] + c.additions, sums[w][1] - c.deletions}
 	}
-	triples := make([][3]int64, 0, len(sums))
-	for _, w := range slices.Sorted(maps.Keys(sums)) {
-		triples = append(triples, [3]int64{w, int64(sums[w][0]), int64(sums[w][1])})
-	}
-	return triples
+	return renderAll(slices.Sorted(maps.Keys(sums)), func(w int64) []any { return []any{int(w), sums[w][0], sums[w][1]} })
 }
 
 // commitActivity counts the commits of the last 52 weeks by week and day.
@@ -140,12 +136,12 @@ func contributors(r *repository, _ time.Time) any {
 
 // contributor returns the JSON object of an author with the totals of each week.
 func contributor(req *request, author *account, byWeek map[int64]contribution) object {
-	total, weeks := 0, make([]object, 0, len(byWeek))
-	for _, w := range slices.Sorted(maps.Keys(byWeek)) {
+	total := 0
+	weeks := renderAll(slices.Sorted(maps.Keys(byWeek)), func(w int64) object {
 		sum := byWeek[w]
 		total += sum.commits
-		weeks = append(weeks, object{{"w", w}, {"a", sum.additions}, {"d", sum.deletions}, {"c", sum.commits}})
-	}
+		return object{{"w", w}, {"a", sum.additions}, {"d", sum.deletions}, {"c", sum.commits}}
+	})
 	return object{{"author", userObject(req, author)}, {"total", total}, {"weeks", weeks}}
 }
 

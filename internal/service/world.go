@@ -121,17 +121,8 @@ func (r *repository) head() string { return r.filled().git.head() }
 // history returns the commits of the default branch, oldest first.
 func (r *repository) history() []*commit { return r.filled().git.mainLine() }
 
-// file is a file of the default branch.
-type file struct{ path, sha, content string }
-
-// files returns the files of the default branch by path.
-func (r *repository) files() (all []file) {
-	blobs := r.filled().git.files(r.head())
-	for _, path := range slices.Sorted(maps.Keys(blobs)) {
-		all = append(all, file{path, blobs[path], r.git.blobs[blobs[path]]})
-	}
-	return all
-}
+// paths returns the sorted paths of the default branch.
+func (r *repository) paths() []string { return slices.Sorted(maps.Keys(r.git.files(r.head()))) }
 
 // gitObjectName returns the Git object name of an object type and its content.
 func gitObjectName(kind, content string) string {
