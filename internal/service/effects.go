@@ -45,18 +45,21 @@ func (c *changes) write(topics []string) {
 	}
 }
 
-// each calls yield with the writes that changed a topic, as one ascending list for each way to touch it.
-func (c *changes) each(topic string, yield func([]int64)) {
-	yield(c.exact[topic])
-	path, _, _ := strings.Cut(topic, " ")
-	for above := path; above != ""; above = parentOf(above) {
-		yield(c.below[above])
-	}
-	for pattern, list := range c.globs {
-		if covers(pattern, path) {
-			yield(list)
+// writes returns the writes that changed one of the topics, as one ascending list for each way to touch a topic.
+func (c *changes) writes(topics []string) (lists [][]int64) {
+	for _, topic := range topics {
+		lists = append(lists, c.exact[topic])
+		path, _, _ := strings.Cut(topic, " ")
+		for above := path; above != ""; above = parentOf(above) {
+			lists = append(lists, c.below[above])
+		}
+		for pattern, list := range c.globs {
+			if covers(pattern, path) {
+				lists = append(lists, list)
+			}
 		}
 	}
+	return lists
 }
 
 // covers reports whether a pattern, in which * is one segment and a last ** all further segments, covers a path.
@@ -72,12 +75,10 @@ func covers(pattern, path string) bool {
 // revision returns the number of the last write that changed one of the topics, or 0.
 func (c *changes) revision(topics []string) int64 {
 	var last int64
-	for _, topic := range topics {
-		c.each(topic, func(list []int64) {
-			if len(list) > 0 {
-				last = max(last, list[len(list)-1])
-			}
-		})
+	for _, list := range c.writes(topics) {
+		if len(list) > 0 {
+			last = max(last, list[len(list)-1])
+		}
 	}
 	return last
 }
@@ -85,14 +86,9 @@ func (c *changes) revision(topics []string) int64 {
 // since returns the writes after a revision that changed one of the topics.
 func (c *changes) since(topics []string, revision int64) []int64 {
 	var all []int64
-	for _, topic := range topics {
-		c.each(topic, func(list []int64) {
-			at, found := slices.BinarySearch(list, revision)
-			if found {
-				at++
-			}
-			all = append(all, list[at:]...)
-		})
+	for _, list := range c.writes(topics) {
+		at, _ := slices.BinarySearch(list, revision+1)
+		all = append(all, list[at:]...)
 	}
 	return all
 }

@@ -46,9 +46,9 @@ type graphQLCall struct {
 // 200.
 func (s *Service) readGraphQL(body []byte) *graphQLCall {
 	var input struct {
-		Query         string    `json:"query"`
-		OperationName string    `json:"operationName"`
-		Variables     variables `json:"variables"`
+		Query         string          `json:"query"`
+		OperationName string          `json:"operationName"`
+		Variables     json.RawMessage `json:"variables"`
 	}
 	call := &graphQLCall{price: price{cost: 1}}
 	fail := func(errs ...*gqlerror.Error) *graphQLCall {
@@ -74,7 +74,11 @@ func (s *Service) readGraphQL(body []byte) *graphQLCall {
 	if operation == nil {
 		return fail(gqlerror.Errorf("No operation named %q", input.OperationName))
 	}
-	if call.variables, err = validator.VariableValues(schema(), operation, input.Variables); err != nil {
+	var variables map[string]any
+	d := json.NewDecoder(bytes.NewReader(input.Variables))
+	d.UseNumber()            // large numbers keep their digits
+	_ = d.Decode(&variables) // the schema of the body allows only objects
+	if call.variables, err = validator.VariableValues(schema(), operation, variables); err != nil {
 		return fail(gqlerror.WrapIfUnwrapped(err))
 	}
 	call.operation = operation
@@ -129,19 +133,6 @@ func graphQLErrors(errs ...*gqlerror.Error) response {
 // graphQLProblem returns a response with errors and without data.
 func graphQLProblem(errs any) response {
 	return response{status: http.StatusOK, volatile: true, body: object{{"errors", errs}}}
-}
-
-// variables holds the variables of a request. It keeps the digits of large numbers.
-type variables map[string]any
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (v *variables) UnmarshalJSON(text []byte) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var members map[string]any
-	err := d.Decode(&members)
-	*v = members
-	return err
 }
 
 // execution executes one operation that is valid for the schema.

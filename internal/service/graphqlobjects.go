@@ -113,24 +113,20 @@ func issueID(r *repository, issue doc) int { return r.id*maxNumber + issue["numb
 // find returns the visible object with a node ID: a repository, or an issue with its repository. A pull request is an
 // issue, too.
 func (e *execution) find(id string) (r *repository, issue, pull doc) {
-	prefix, digits, _ := strings.Cut(id, "_")
+	_, digits, _ := strings.Cut(id, "_")
 	n, _ := strconv.Atoi(digits)
-	for _, r := range e.s.world.repositories {
-		if !e.s.world.isVisible(r, e.req.caller) {
-			continue
-		}
-		if id == nodeID("Repository", r.id) {
-			return r, nil, nil
-		}
-		if n/maxNumber != r.id {
-			continue
-		}
-		issue, pull := e.s.world.numbered(r, n%maxNumber)
-		if issue != nil && prefix == views().NodePrefixes[map[bool]string{true: "/pulls", false: "Issue"}[pull != nil]] {
-			return r, issue, pull
-		}
+	r = first(e.s.world.repositories, func(r *repository) bool { return r.id == n || r.id == n/maxNumber })
+	switch {
+	case r == nil || !e.s.world.isVisible(r, e.req.caller):
+		return nil, nil, nil
+	case id == nodeID("Repository", r.id):
+		return r, nil, nil
 	}
-	return nil, nil, nil
+	issue, pull = e.s.world.numbered(r, n%maxNumber)
+	if issue == nil || id != nodeID(map[bool]string{true: "/pulls", false: "Issue"}[pull != nil], n) {
+		return nil, nil, nil
+	}
+	return r, issue, pull
 }
 
 // numbered returns the issue with a number, and the pull request if it is one. Without an issue, both are nil.

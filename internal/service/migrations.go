@@ -98,15 +98,10 @@ func migratedRepository(s *Service, req *request, r *repository) object {
 	}...)
 }
 
-// migrationOwner returns the organization in the path, or the user.
-func (s *Service) migrationOwner(req *request) *account {
-	return cmp.Or(req.org, s.world.user(req.caller))
-}
-
 // listMigrations lists the migrations of an organization or of the user, newest first. For an organization, the
 // parameters exclude=repositories and exclude[]=repositories omit the repositories.
 func listMigrations(s *Service, req *request) response {
-	owner := s.migrationOwner(req)
+	owner := cmp.Or(req.org, s.world.user(req.caller))
 	own := slices.DeleteFunc(slices.Clone(s.world.migrations), func(m *migration) bool { return m.owner != owner })
 	slices.Reverse(own)
 	excluded := slices.Concat(req.query["exclude"], req.query["exclude[]"])
@@ -117,7 +112,7 @@ func listMigrations(s *Service, req *request) response {
 // startMigration exports repositories of the organization, or repositories that the user administers. The caller must
 // see each repository. With org_metadata_only, the migration has no repositories, and the other options are ignored.
 func startMigration(s *Service, req *request) response {
-	owner := s.migrationOwner(req)
+	owner := cmp.Or(req.org, s.world.user(req.caller))
 	allowed := func(r *repository) bool {
 		ofOwner := r.owner == owner || req.org == nil && isOwner(r.owner, owner)
 		return ofOwner && s.world.isVisible(r, req.caller)

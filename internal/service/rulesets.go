@@ -48,11 +48,8 @@ func (set *ruleset) source() (kind, name string) {
 }
 
 func (set *ruleset) url(req *request) string {
-	_, name := set.source()
-	if set.repository != nil {
-		return req.base + "/repos/" + name + "/rulesets/" + itoa(set.id)
-	}
-	return req.base + "/orgs/" + name + "/rulesets/" + itoa(set.id)
+	kind, name := set.source()
+	return req.base + map[string]string{"Repository": "/repos/", "Organization": "/orgs/"}[kind] + name + "/rulesets/" + itoa(set.id)
 }
 
 // rulesetObject returns the summary object of a ruleset (Document A section 2.10).
