@@ -27,14 +27,14 @@ type Catalogue struct {
 	byID        map[string]*Operation
 	root        *node
 	aliases     []alias
-	collections func() *collections // nil for the documents alone
-	personal    []string            // path prefixes of unknown routes about the caller
-	files       bool                // see Files
+	collections func() *collections
+	personal    []string // path prefixes of unknown routes about the caller
+	files       bool     // see Files
 }
 
 // Files is the catalogue of a host that serves files instead of an API, such as release assets and archives. All its
 // requests are the operation "unknown", and their targets stay unchanged, because signed URLs depend on each byte.
-var Files = &Catalogue{files: true}
+var Files = &Catalogue{files: true, collections: func() *collections { return &collections{} }}
 
 // Embedded returns the catalogue of the documents, and panics if the data are invalid. The tests of the package prevent
 // invalid data.
@@ -162,7 +162,7 @@ func complete(op *Operation) {
 func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
 	c := &Catalogue{
 		operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases,
-		personal: []string{"/user"},
+		personal: []string{"/user"}, collections: sync.OnceValue(func() *collections { return documentedCollections(operations) }),
 	}
 	var errs []error
 	add := func(op *Operation, path string) (existing *route) {

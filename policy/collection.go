@@ -127,7 +127,8 @@ func (c Collection) Tags() []string {
 	return append(tags, Collection{c.Root, "*", c.Family}.String())
 }
 
-// collections is the content of github/collections.yaml.
+// collections is the content of github/collections.yaml, with the rules of the documents' operations. Without the table, it has
+// only the rules of the documents.
 type collections struct {
 	// Related lists, for each collection, the other collections that show its changes.
 	Related map[string][]string `yaml:"related"`
@@ -142,6 +143,33 @@ type collections struct {
 
 	families  map[string][]string // of the operations, by root
 	decidedBy map[string][]string // events by operation, for DecidedBy
+	// documented are the collections that show the changes of an event, by the documents. A push counts only on the default branch.
+	documented map[string][]string
+}
+
+// documentedCollections returns the rules of the documents' operations.
+func documentedCollections(operations []*Operation) *collections {
+	c := &collections{Related: map[string][]string{}}
+	c.addDocumented(operations)
+	return c
+}
+
+// addDocumented adds the rules of the documents' operations. The collection of each operation has its rules.
+func (c *collections) addDocumented(operations []*Operation) {
+	c.documented = map[string][]string{}
+	names := map[string]string{} // of collections, by operation
+	for _, op := range operations {
+		at := collectionOf(op)
+		names[op.ID] = at.Root + "/" + at.Family
+	}
+	for _, op := range operations {
+		for _, id := range op.Invalidates {
+			c.Related[names[op.ID]] = append(slices.Clip(c.Related[names[op.ID]]), names[id]) // collections.yaml repeats lists
+		}
+		for _, event := range op.StaleOn {
+			c.documented[event] = append(c.documented[event], names[op.ID])
+		}
+	}
 }
 
 // ChangedBy returns the tags that a successful write makes stale: its collection, the root object and the related
@@ -159,27 +187,31 @@ func (c *Catalogue) ChangedBy(m Match) []string {
 	if changed.Root != "top" {
 		names = append(names, changed.Root+"/.")
 	}
-	if c.collections != nil {
-		names = append(names, c.collections().Related[names[0]]...)
-	}
+	names = append(names, c.collections().Related[names[0]]...)
 	return c.tagsOf(names, changed, repository)
 }
 
 // ChangedByEvent returns the tags that a webhook event makes stale, for the repository ("owner/name", or empty) and the
 // organization or user of the delivery. An event that may end access, or that is not in the catalogue, makes all responses
 // about the repository or the organization stale. all is set if such an event names neither, and makes all responses stale.
-func (c *Catalogue) ChangedByEvent(event, repository, owner string) (tags []string, all bool) {
-	if c.collections == nil {
-		return nil, false
-	}
+// otherBranch marks a push to another branch than the default branch.
+func (c *Catalogue) ChangedByEvent(event, repository, owner string, otherBranch bool) (tags []string, all bool) {
 	subject := Collection{Root: "org", Name: lower(owner)}
 	if repository != "" {
 		subject = Collection{Root: "repo", Name: lower(repository)}
 	}
-	names, known := c.collections().Events[event]
+	unnamed := "" // repository
+	if !isFullName(subject.Name) && !isOwner(subject.Name) {
+		subject.Name, unnamed = "?", "?"
+	}
+	rules := c.collections()
+	names, known := rules.Events[event]
 	tags = c.tagsOf(names, subject, "")
+	if !otherBranch {
+		tags = append(tags, c.tagsOf(rules.documented[event], subject, unnamed)...)
+	}
 	switch {
-	case known && !slices.Contains(c.collections().Access, event):
+	case rules.Events == nil, known && !slices.Contains(rules.Access, event):
 	case repository != "":
 		tags = append(tags, "repo:"+subject.Name, "repo:?")
 	case owner != "": // which may be a user
@@ -192,9 +224,6 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string) (tags []stri
 
 // EventsOf returns the webhook events that make responses in a collection stale, sorted.
 func (c *Catalogue) EventsOf(at Collection) []string {
-	if c.collections == nil {
-		return nil
-	}
 	events := c.collections().eventsOf(at)
 	if at.Root == "repo" || at.Root == "org" || at.Root == "user" {
 		events = slices.Concat(events, c.collections().Access)
@@ -207,21 +236,20 @@ func (c *Catalogue) EventsOf(at Collection) []string {
 // repository or the organization deliver all these events. The result is empty if the responses also change without an
 // event.
 func (c *Catalogue) DecidedBy(op *Operation) []string {
-	if c.collections == nil {
-		return nil
-	}
 	return c.collections().decidedBy[op.ID]
 }
 
 func (c *collections) eventsOf(at Collection) (events []string) {
-	for event, names := range c.Events {
-		all := at.Root == "repo" && at.Family != "stats" && slices.Contains(names, "repo/"+allFamilies)
-		if all || slices.Contains(names, at.Root+"/"+at.Family) {
-			events = append(events, event)
+	for _, rules := range []map[string][]string{c.Events, c.documented} {
+		for event, names := range rules {
+			all := at.Root == "repo" && at.Family != "stats" && slices.Contains(names, "repo/"+allFamilies)
+			if all || slices.Contains(names, at.Root+"/"+at.Family) {
+				events = append(events, event)
+			}
 		}
 	}
 	slices.Sort(events)
-	return events
+	return slices.Compact(events)
 }
 
 // decide sets decidedBy from the other fields, and returns an error for each unknown operation and event.
@@ -279,7 +307,7 @@ func (c *Catalogue) tagsOf(names []string, subject Collection, repository string
 			at.Name = "*"
 		}
 		families := []string{family}
-		if family == allFamilies && strings.HasSuffix(at.Name, "*") && c.collections != nil {
+		if family == allFamilies && strings.HasSuffix(at.Name, "*") {
 			families = c.collections().families[root] // no tag covers all families of several repositories
 		}
 		for _, f := range families {

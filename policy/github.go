@@ -107,7 +107,9 @@ func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, err
 func loadCollections(files fs.FS, operations []*Operation) *collections {
 	c := &collections{families: familiesOf(operations)}
 	err := decode(files, "github/collections.yaml", c)
-	if err = errors.Join(slices.Concat(c.check(), c.decide(operations), []error{err})...); err != nil {
+	errs := c.check()
+	c.addDocumented(operations)
+	if err = errors.Join(slices.Concat(errs, c.decide(operations), []error{err})...); err != nil {
 		panic(err)
 	}
 	return c

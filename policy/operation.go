@@ -57,14 +57,11 @@ type Operation struct {
 	ReadsOnly bool `yaml:"-"`
 	// Cache is the cache rule.
 	Cache CacheRule `yaml:"cache"`
-	// Invalidates names operations whose stored responses a successful call makes stale, for equal values of their
-	// common path parameters. A parameter that the call does not have matches every value: PUT
-	// /repos/{owner}/{repo}/subscription makes /user/subscriptions stale for all callers. The target of the call always
-	// becomes stale and is not listed.
+	// Invalidates names operations whose collections a successful call makes stale ([Catalogue.ChangedBy]). The target of the
+	// call always becomes stale and is not listed.
 	Invalidates []string `yaml:"invalidates"`
-	// StaleOn names the webhook events (Document B section 6) that make stored responses stale. An event affects
-	// responses about the repository or the organization of the delivery. An operation with neither in its path becomes
-	// stale for all callers. A push counts only on the default branch.
+	// StaleOn names the webhook events (Document B section 6) that make the collection of the operation stale
+	// ([Catalogue.ChangedByEvent]). A push counts only on the default branch.
 	StaleOn []string `yaml:"stale_on"`
 	// Auth is "required", or "optional" if the documents allow unauthenticated calls for public resources. "app" is for
 	// operations that accept only the credentials of an app (its assertion, or its client ID and secret) or a password.
@@ -140,9 +137,6 @@ var publicOperations = func() map[string]bool {
 
 // Public reports whether everyone gets the same response about a public resource, without authentication.
 func (o *Operation) Public() bool { return publicOperations[o.ID] }
-
-// Documented reports whether the documents describe the operation.
-func (o *Operation) Documented() bool { return o.Known() && o.Category == "" }
 
 // Safe reports whether the method is safe (RFC 9110 section 9.2.1).
 func (o *Operation) Safe() bool {

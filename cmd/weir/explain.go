@@ -238,14 +238,14 @@ func callRows(catalogue *policy.Catalogue, m policy.Match, dialect *policy.Diale
 		section = op.Category + ", from the published description"
 	}
 	at := m.Collection()
-	staleOn, makesStale := op.StaleOn, op.Invalidates
-	if op.Safe() {
-		staleOn = slices.Concat(staleOn, catalogue.EventsOf(at))
-	} else {
-		makesStale = slices.Concat(makesStale, catalogue.ChangedBy(m))
-	}
-	if op.Cache.Class == policy.Query {
+	var staleOn, makesStale []string
+	switch {
+	case op.Cache.Class == policy.Query:
 		staleOn, makesStale = []string{"every event, and every write of the repository or organization"}, []string{"the caller's queries, and queries that name or show the nodes and repositories in the arguments"}
+	case op.Safe():
+		staleOn = catalogue.EventsOf(at)
+	default:
+		makesStale = catalogue.ChangedBy(m)
 	}
 	target := m.Path
 	if m.Query != "" {

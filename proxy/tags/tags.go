@@ -47,13 +47,6 @@ type Question struct {
 //	class:CLASS           to a security class                                  mutations and writes of the class
 //
 // Responses about unfinished states also have the tag "unfinished", which nothing but operators purges.
-//
-// Operations of the documents also have these tags, because the documents list the operations that a call changes:
-//
-//	ID/VALUE/VALUE        of an operation and its path parameters            writes
-//	ID/?                  of an operation, parameters unknown                writes, events
-//	op:ID@OWNER/REPO      of an operation in a repository                    events
-//	op:ID@OWNER           of an operation in an organization                 events
 func (q Question) Tags() []string {
 	if q.GraphQL != nil {
 		return q.queryTags()
@@ -70,15 +63,6 @@ func (q Question) Tags() []string {
 		tags = append(tags, "org:"+owner)
 	} else if name, repo := m.Params.Get("owner"), m.Params.Get("repo"); name != "" && repo != "" {
 		tags = append(tags, "repo:"+name+"/"+repo, "org:"+name) // such as the repository of a team
-	}
-	if m.Operation.Documented() {
-		tags = append(tags, scope(m.Operation, &m.Params))
-		if c.Root == "repo" || c.Root == "org" {
-			tags = append(tags, at(m.Operation, c.Name))
-		}
-		if isRepo {
-			tags = append(tags, at(m.Operation, owner))
-		}
 	}
 	if account := q.Caller.Account; m.Operation.Cache.Class != policy.Shared {
 		tags = append(tags, "account:"+account, ofAccount(widest(c), account))
@@ -182,27 +166,15 @@ func OfName(catalogue *policy.Catalogue, name string) []string {
 	return append(tags, "org:"+name, "user:"+name, "org:?", "user:?")
 }
 
-// OfChange returns the tags that a successful unsafe request makes stale. several means that the client has several credentials. The tags cover the request's target (RFC
-// 9111 section 4.4) and the operations that the catalogue lists, for the same path parameters. They also cover the
-// collections that show the change, and GraphQL queries. A GraphQL query makes nothing stale. No request makes reference
+// OfChange returns the tags that a successful unsafe request makes stale. several means that the client has several credentials. The
+// tags cover the request's target (RFC 9111 section 4.4), the collections that show the change, and GraphQL queries. A GraphQL query makes nothing stale. No request makes reference
 // data (class Shared) stale.
 func OfChange(catalogue *policy.Catalogue, q Question, several bool) []string {
-	tags, m := queriesChangedBy(catalogue, q, several), q.Match
+	tags := queriesChangedBy(catalogue, q, several)
 	if q.GraphQL != nil {
 		return tags
 	}
-	tags = append(tags, OfPath(catalogue, m.Path)...)
-	for _, id := range m.Operation.Invalidates {
-		op := catalogue.Operation(id)
-		tag := scope(op, &m.Params)
-		tags = append(tags, tag, scope(op, &policy.Params{}))
-		if strings.HasSuffix(tag, unknownScope) {
-			// The path has the number of the repository. The name is unknown, so all responses of the operation become
-			// stale.
-			tags = append(tags, "op:"+id)
-		}
-	}
-	return append(tags, catalogue.ChangedBy(*m)...)
+	return slices.Concat(tags, OfPath(catalogue, q.Match.Path), catalogue.ChangedBy(*q.Match))
 }
 
 // MaxUncertain bounds the tags that a mutation with an unknown result purges one by one.
@@ -234,16 +206,7 @@ func OfUncertain(catalogue *policy.Catalogue, q Question, own []policy.Caller) (
 	if name := repositoryOrOwner(m); name != "" {
 		tags = append(tags, queriesOf(name))
 	}
-	related := append(catalogue.ChangedBy(*m), widest(at))
-	for _, id := range m.Operation.Invalidates {
-		op := catalogue.Operation(id)
-		if tag := scope(op, &m.Params); tag != op.ID && !strings.HasSuffix(tag, unknownScope) {
-			tags = append(tags, tag)
-		}
-		shown := policy.Match{Operation: op, Path: op.Path}
-		related = append(related, widest(shown.Collection()))
-	}
-	for _, tag := range related {
+	for _, tag := range append(catalogue.ChangedBy(*m), widest(at)) {
 		wide, unnamed := widestOf(tag)
 		if !unnamed {
 			tags = append(tags, tag)
@@ -297,28 +260,6 @@ func OfPath(catalogue *policy.Catalogue, path string) []string {
 	return []string{URL(path)}
 }
 
-// unknownScope marks the scope of a response whose path has the number of the repository instead of the name. Every
-// change to the operation makes such a response stale.
-const unknownScope = "/?"
-
-// scope returns the tag of an operation with the values of the operation's path parameters.
-func scope(op *policy.Operation, params *policy.Params) string {
-	var b strings.Builder
-	b.WriteString(op.ID)
-	for segment := range strings.SplitSeq(op.Path, "/") {
-		if !strings.HasPrefix(segment, "{") {
-			continue
-		}
-		value := params.Get(strings.Trim(segment, "{}"))
-		if value == "" {
-			return op.ID + unknownScope
-		}
-		b.WriteByte('/')
-		b.WriteString(value)
-	}
-	return b.String()
-}
-
 // URL returns the tag of a path.
 func URL(path string) string { return "url:" + inTag(path) }
 
@@ -332,33 +273,13 @@ func inTag(path string) string {
 	return "/" + hex.EncodeToString(key[:8])
 }
 
-// at returns the tag of an operation's responses in one repository or organization.
-func at(op *policy.Operation, where string) string { return "op:" + op.ID + "@" + where }
-
-// OfEvent returns the tags that a webhook event makes stale. The tags cover the operations
-// and the collections that the catalogue lists for the event, in the repository ("owner/name") or otherwise in the
-// organization.
-// A push to another branch than the default branch does not change responses of the documents' operations. Each event
-// makes all GraphQL queries about the repository or the organization stale.
-func OfEvent(catalogue *policy.Catalogue, event, repository, organization string, otherBranch bool) (tags []string) {
-	for _, op := range catalogue.Operations() {
-		if otherBranch || !slices.Contains(op.StaleOn, event) {
-			continue
-		}
-		switch {
-		case strings.Contains(op.Path, "{owner}") && repository != "":
-			tags = append(tags, at(op, repository), scope(op, &policy.Params{}))
-		case strings.Contains(op.Path, "{owner}"), strings.Contains(op.Path, "{org}"):
-			tags = append(tags, at(op, organization), scope(op, &policy.Params{}))
-		default:
-			tags = append(tags, "op:"+op.ID)
-		}
-	}
-	tags = append(tags, queriesOf(cmp.Or(repository, organization, anyObject)), queriesOf(anyObject))
+// OfEvent returns the tags that a webhook event makes stale: those of [policy.Catalogue.ChangedByEvent], and of all GraphQL queries
+// about the repository ("owner/name") or otherwise the organization.
+func OfEvent(catalogue *policy.Catalogue, event, repository, organization string, otherBranch bool) []string {
 	owner, _, _ := strings.Cut(repository, "/")
-	changed, all := catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner))
+	changed, all := catalogue.ChangedByEvent(event, repository, cmp.Or(organization, owner), otherBranch)
 	if all {
 		return All(catalogue)
 	}
-	return append(tags, changed...)
+	return append(changed, queriesOf(cmp.Or(repository, organization, anyObject)), queriesOf(anyObject))
 }
