@@ -100,10 +100,7 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		}
 		operations[i] = &changed
 	}
-	next, err := index(operations, c.aliases)
-	if err != nil {
-		return nil, err
-	}
+	next := index(operations, c.aliases)
 	next.collections, next.personal = c.collections, c.personal
 	return next, nil
 }
@@ -144,7 +141,7 @@ func load(files fs.FS) (*Catalogue, error) {
 	if err := decode(files, "aliases.yaml", &aliases); err != nil {
 		return nil, err
 	}
-	return index(operations, aliases)
+	return index(operations, aliases), nil
 }
 
 // complete sets the defaults of a row. Unknown routes have the same defaults.
@@ -159,61 +156,30 @@ func complete(op *Operation) {
 	op.Auth = cmp.Or(op.Auth, "required")
 }
 
-func index(operations []*Operation, aliases []alias) (*Catalogue, error) {
+// index returns a catalogue of operations. The tests of the package check the operations.
+func index(operations []*Operation, aliases []alias) *Catalogue {
 	c := &Catalogue{
 		operations: operations, byID: map[string]*Operation{}, root: &node{}, aliases: aliases,
 		personal: []string{"/user"}, collections: sync.OnceValue(func() *collections { return documentedCollections(operations) }),
 	}
-	var errs []error
-	add := func(op *Operation, path string) (existing *route) {
-		existing, err := c.root.add(op, path)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		return existing
-	}
 	paths := make([][]string, len(operations))
 	for i, op := range operations {
-		if op.ID == "" || op.Method == "" || !strings.HasPrefix(op.Path, "/") {
-			errs = append(errs, fmt.Errorf("section %s: operation without id, method or path: %q %q %q", op.Section, op.ID, op.Method, op.Path))
-			continue
-		}
-		if c.byID[op.ID] != nil {
-			errs = append(errs, fmt.Errorf("operation %q is defined twice", op.ID))
-		}
 		c.byID[op.ID] = op
 		paths[i] = templates(op)
 		for _, path := range paths[i] {
-			if existing := add(op, path); existing != nil {
-				errs = append(errs, fmt.Errorf("operations %q and %q have the same method and path", existing.operation.ID, op.ID))
-			}
+			c.root.add(op, path)
 		}
 	}
 	for i, op := range operations { // an operation takes precedence over an alias of another operation
 		for _, path := range paths[i] {
 			for _, a := range aliases {
 				if alias := a.spell(path); alias != "" {
-					add(op, alias)
+					c.root.add(op, alias)
 				}
 			}
 		}
 	}
-	for _, op := range operations {
-		for _, id := range op.Invalidates {
-			if c.byID[id] == nil {
-				errs = append(errs, fmt.Errorf("operation %q invalidates unknown operation %q", op.ID, id))
-			}
-		}
-		if !IsResource(op.Resource) {
-			errs = append(errs, fmt.Errorf("operation %q: unknown resource %q", op.ID, op.Resource))
-		}
-		for _, check := range op.Checks {
-			if checks[check] == nil {
-				errs = append(errs, fmt.Errorf("operation %q: unknown check %q", op.ID, check))
-			}
-		}
-	}
-	return c, errors.Join(errs...)
+	return c
 }
 
 // templates returns all path templates of an operation, without aliases.

@@ -64,12 +64,19 @@ func TestLoadReportsErrors(t *testing.T) {
 		{"unknown resource", "  - {id: a, method: GET, path: /a, resource: gold}", `operation "a": unknown resource "gold"`},
 		{"unknown check", "  - {id: a, method: GET, path: /a, checks: [mate]}", `operation "a": unknown check "mate"`},
 	} {
-		if _, err := catalogue(c.operations); err == nil || !strings.Contains(err.Error(), c.want) {
+		loaded, err := catalogue(c.operations)
+		if err == nil {
+			err = problems(loaded)
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
 		}
 	}
-	_, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b}")
-	if err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
+	loaded, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b, path: /b}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err = problems(loaded); err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
 		t.Errorf("got %v, want three errors", err)
 	}
 	if _, err := load(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "aliases.yaml") {

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -252,31 +251,16 @@ func (c *collections) eventsOf(at Collection) (events []string) {
 	return slices.Compact(events)
 }
 
-// decide sets decidedBy from the other fields, and returns an error for each unknown operation and event.
-func (c *collections) decide(operations []*Operation) (errs []error) {
-	check := func(list string, events []string) {
-		for _, event := range events {
-			if _, ok := c.Events[event]; !ok {
-				errs = append(errs, fmt.Errorf("collections.yaml: %s: no event %q", list, event))
-			}
-		}
-	}
-	check("access", c.Access)
-	for root, events := range c.Undelivered {
-		check("undelivered: "+root, events)
-	}
+// decide sets decidedBy from the other fields.
+func (c *collections) decide(operations []*Operation) {
 	c.decidedBy = map[string][]string{}
-	for _, id := range c.Decided {
-		i := slices.IndexFunc(operations, func(op *Operation) bool { return op.ID == id && op.Safe() })
-		if i < 0 {
-			errs = append(errs, fmt.Errorf("collections.yaml: decided: no read operation %q", id))
-			continue
+	for _, op := range operations {
+		if slices.Contains(c.Decided, op.ID) {
+			at := collectionOf(op)
+			undelivered := func(event string) bool { return slices.Contains(c.Undelivered[at.Root], event) }
+			c.decidedBy[op.ID] = slices.DeleteFunc(c.eventsOf(at), undelivered)
 		}
-		at := collectionOf(operations[i])
-		undelivered := func(event string) bool { return slices.Contains(c.Undelivered[at.Root], event) }
-		c.decidedBy[id] = slices.DeleteFunc(c.eventsOf(at), undelivered)
 	}
-	return errs
 }
 
 // tagsOf expands names of collections.yaml, such as repo/issues, to tags of the object that changed. subject is the root
@@ -343,29 +327,6 @@ func familiesOf(operations []*Operation) map[string][]string {
 func collectionOf(op *Operation) Collection {
 	m := Match{Operation: op, Path: strings.NewReplacer("{", "", "}", "").Replace(op.Path)}
 	return m.Collection()
-}
-
-// check returns an error for each collection without an operation.
-func (c *collections) check() (errs []error) {
-	exists := func(name string) bool {
-		root, family, _ := strings.Cut(strings.Replace(name, ":*/", "/", 1), "/")
-		return slices.Contains(c.families[root], family)
-	}
-	for _, part := range []map[string][]string{c.Related, c.Events} {
-		for key, list := range part {
-			for _, name := range list {
-				if !exists(name) {
-					errs = append(errs, fmt.Errorf("collections.yaml: %s: no operation in collection %q", key, name))
-				}
-			}
-		}
-	}
-	for key := range c.Related {
-		if !exists(key) {
-			errs = append(errs, fmt.Errorf("collections.yaml: related: no operation in collection %q", key))
-		}
-	}
-	return errs
 }
 
 // SameObject returns the paths of the operations that read the object of a request: those in its collection with exactly its

@@ -4,10 +4,8 @@ package policy
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,8 +39,7 @@ type decision struct {
 }
 
 // loadTable returns the catalogue of the documents and of github/operations.tsv. An operation of the documents takes
-// precedence over the table's operation with the same method and path. The error lists every operation without a
-// decision about its resource, its cache class or content creation, and every decision without an operation.
+// precedence over the table's operation with the same method and path.
 func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, error) {
 	var d decisions
 	if err := decode(files, "github/decisions.yaml", &d); err != nil {
@@ -52,22 +49,16 @@ func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, err
 	if err != nil {
 		return nil, err
 	}
-	content, errs := map[string]string{}, []error(nil)
+	content := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		id, class, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		switch {
-		case strings.HasPrefix(line, "#"):
-		case content[id] != "":
-			errs = append(errs, fmt.Errorf("content.tsv: operation %q has two classes", id))
-		default:
-			content[id] = class
-		}
+		content[id] = class
 	}
 	documented := map[string]bool{}
 	for _, op := range documents.operations {
 		documented[op.Method+" "+withoutNames(op.Path)] = true
 	}
-	operations, inTable := documents.Operations(), map[string]bool{}
+	operations := documents.Operations()
 	for line := range strings.Lines(table) {
 		if strings.HasPrefix(line, "#") {
 			continue
@@ -76,27 +67,13 @@ func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, err
 		if err != nil {
 			return nil, fmt.Errorf("operations.tsv: %q: %w", line, err)
 		}
-		inTable[op.ID] = true
 		if documented[op.Method+" "+withoutNames(op.Path)] {
 			continue
 		}
-		errs = append(errs, d.apply(op, content[op.ID]))
+		d.apply(op, content[op.ID])
 		operations = append(operations, op)
 	}
-	for _, ids := range [][]string{slices.Collect(maps.Keys(d.Operations)), slices.Collect(maps.Keys(content)), d.ReadsOnly} {
-		for _, id := range ids {
-			if !inTable[id] {
-				errs = append(errs, fmt.Errorf("decisions.yaml or content.tsv: unknown operation %q", id))
-			}
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	all, err := index(operations, documents.aliases)
-	if err != nil {
-		return nil, err
-	}
+	all := index(operations, documents.aliases)
 	all.personal = d.Personal
 	all.collections = sync.OnceValue(func() *collections { return loadCollections(files, operations) })
 	return all, nil
@@ -106,12 +83,11 @@ func loadTable(files fs.FS, table string, documents *Catalogue) (*Catalogue, err
 // needs the collections, so they do not delay the start.
 func loadCollections(files fs.FS, operations []*Operation) *collections {
 	c := &collections{families: familiesOf(operations)}
-	err := decode(files, "github/collections.yaml", c)
-	errs := c.check()
-	c.addDocumented(operations)
-	if err = errors.Join(slices.Concat(errs, c.decide(operations), []error{err})...); err != nil {
+	if err := decode(files, "github/collections.yaml", c); err != nil {
 		panic(err)
 	}
+	c.addDocumented(operations)
+	c.decide(operations)
 	return c
 }
 
@@ -122,14 +98,11 @@ func within(path, prefix string) bool {
 }
 
 // apply sets the fields of an operation that the table does not have.
-func (d *decisions) apply(op *Operation, content string) error {
+func (d *decisions) apply(op *Operation, content string) {
 	row, byCategory := d.Operations[op.ID], d.Categories[op.Category]
 	op.Resource = cmp.Or(row.Resource, byCategory.Resource)
 	op.Checks, op.OtherPaths = row.Checks, row.OtherPaths
 	class := cmp.Or(row.Cache, byCategory.Cache)
-	if op.Resource == "" || class == "" {
-		return fmt.Errorf("decisions.yaml: operation %q (category %q) has no resource or no cache class", op.ID, op.Category)
-	}
 	switch {
 	case !op.Safe():
 		class = Never
@@ -147,13 +120,9 @@ func (d *decisions) apply(op *Operation, content string) error {
 		op.Auth = "app"
 	}
 	if slices.Contains([]string{"POST", "PUT", "PATCH"}, op.Method) {
-		if !slices.Contains([]string{"creates", "notifies", "neither", "unsure"}, content) {
-			return fmt.Errorf("content.tsv: operation %q has no class, or an unknown class", op.ID)
-		}
 		op.Content, op.CreatesContent, op.Notifies = content, content != "neither", content == "notifies"
 	}
 	complete(op)
-	return nil
 }
 
 // parseRow parses a line of the table. The header line of the table names the columns. The host is not used, because

@@ -3,7 +3,6 @@ package policy
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -49,46 +48,16 @@ const (
 	bodyEmpty, bodyHTML = "empty", "html"
 )
 
-var limitAnswers = mustLoadLimitAnswers()
-
-// mustLoadLimitAnswers reads limitanswers.yaml, and panics if a row is invalid.
-func mustLoadLimitAnswers() []LimitAnswer {
+// limitAnswers is limitanswers.yaml. A row with neither status nor begins is for 403 and 429.
+var limitAnswers = func() []LimitAnswer {
 	rows := mustDecode[[]LimitAnswer]("limitanswers.yaml")
-	names := map[string]bool{}
 	for i := range rows {
-		row := &rows[i]
-		if len(row.Status)+len(row.Begins) == 0 {
+		if row := &rows[i]; len(row.Status)+len(row.Begins) == 0 {
 			row.Status = []int{http.StatusForbidden, http.StatusTooManyRequests}
 		}
-		if err := row.check(); err != nil {
-			panic(fmt.Errorf("limitanswers.yaml: row %q: %w", row.Name, err))
-		}
-		if names[row.Name] {
-			panic(fmt.Errorf("limitanswers.yaml: row %q: the name is used twice", row.Name))
-		}
-		names[row.Name] = true
 	}
 	return rows
-}
-
-func (row *LimitAnswer) check() error {
-	upper := func(text string) bool { return text == "" || text != strings.ToLower(text) }
-	switch {
-	case row.Name == "" || row.Source == "":
-		return fmt.Errorf("name or source is missing")
-	case !slices.Contains([]LimitKind{LimitNone, LimitPrimary, LimitSecondary, LimitContent}, row.Kind):
-		return fmt.Errorf("unknown kind %q", row.Kind)
-	case !slices.Contains([]string{"", apiREST, apiGraphQL}, row.API):
-		return fmt.Errorf("unknown api %q", row.API)
-	case !slices.Contains([]string{"", bodyEmpty, bodyHTML}, row.Body):
-		return fmt.Errorf("unknown body %q", row.Body)
-	case slices.ContainsFunc(row.Text, upper), slices.ContainsFunc(row.Begins, upper):
-		return fmt.Errorf("a text is empty or has upper case")
-	case row.Repeated < 0 || row.Repeated == 1:
-		return fmt.Errorf("repeated must be at least 2")
-	}
-	return nil
-}
+}()
 
 // UpstreamAnswer contains the parts of a response by which a limit is recognized.
 type UpstreamAnswer struct {

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"fmt"
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -168,12 +168,10 @@ type route struct {
 	kinds     []kind
 }
 
-// add adds a route for a path template to the tree. The result is an existing route with the same method and the same
-// literals, or nil.
-func (n *node) add(op *Operation, path string) (existing *route, err error) {
+// add adds a route for a path template to the tree, unless the tree has a route with the same method and the same literals.
+func (n *node) add(op *Operation, path string) {
 	r := &route{operation: op}
-	segments := strings.Split(path[1:], "/")
-	for i, s := range segments {
+	for s := range strings.SplitSeq(path[1:], "/") {
 		if !strings.HasPrefix(s, "{") {
 			n = n.literal(s)
 			continue
@@ -190,26 +188,17 @@ func (n *node) add(op *Operation, path string) (existing *route, err error) {
 			switch {
 			case rule.Integer:
 				k = kindNumber
-			case rule.Tail && i != len(segments)-1:
-				return nil, fmt.Errorf("operation %q: {%s} takes the rest of the path and must be last", op.ID, name)
 			case rule.Tail:
 				k = kindMultiple
 			}
 		}
-		if len(r.names) == maxValues {
-			return nil, fmt.Errorf("operation %q: the path has more than %d parameters", op.ID, maxValues)
-		}
 		r.names, r.rules, r.kinds = append(r.names, name), append(r.rules, rule), append(r.kinds, k)
 		n = n.parameter(k, strings.ReplaceAll(s, "{+", "{"))
-	}
-	if existing = n.routes[op.Method]; existing != nil {
-		return existing, nil
 	}
 	if n.routes == nil {
 		n.routes = map[string]*route{}
 	}
-	n.routes[op.Method] = r
-	return nil, nil
+	n.routes[op.Method] = cmp.Or(n.routes[op.Method], r)
 }
 
 // expand replaces the parameters with listed values by each value, as literals. [Match.Params] does not contain these
