@@ -182,12 +182,10 @@ func (s *Service) resolveEvent(r *http.Request, body eventBody) (*event, error) 
 	if e.repository != nil {
 		e.ref, e.organization = cmp.Or(body.Ref, e.repository.mainRef()), s.world.accountNamed(true, e.repository.owner.login)
 	}
-	switch {
-	case e.sender != nil:
-	case e.organization == nil:
-		e.sender = e.repository.owner
-	default:
+	if e.sender == nil && e.organization != nil {
 		e.sender = s.world.ownerOf(e.organization)
+	} else if e.sender == nil {
+		e.sender = e.repository.owner
 	}
 	e.req = &request{Request: r, base: baseURL(r), caller: caller{login: e.sender.login}, repo: e.repository}
 	return e, nil

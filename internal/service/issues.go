@@ -268,27 +268,23 @@ func changeNames(member, event string) handler {
 		if given == nil {
 			_ = json.Unmarshal(r.raw, &given) // a body may be the list itself
 		}
-		names, old := namesIn(given), r.issue[member].([]string)
+		names, old := namesIn(given), slices.Clone(r.issue[member].([]string))
+		isOld := func(name string) bool { return slices.Contains(old, name) }
+		isGiven := func(name string) bool { return slices.Contains(names, name) }
 		name, isOne := r.params["name"]
-		if isOne {
-			names = []string{name}
-		}
-		var list []any
-		for _, name := range old {
-			if r.Method == http.MethodPost || r.Method == http.MethodDelete && !slices.Contains(names, name) && (isOne || member == "assignees") {
-				list = append(list, name)
-			}
-		}
-		if isOne && len(list) == len(old) {
+		switch {
+		case isOne && !isOld(name):
 			return fail(http.StatusNotFound, "Label does not exist")
+		case isOne:
+			names = slices.DeleteFunc(old, func(label string) bool { return label == name })
+		case r.Method == http.MethodPost:
+			names = append(old, slices.DeleteFunc(names, isOld)...)
+		case r.Method == http.MethodDelete && member == "labels": // all
+			names = []string{}
+		case r.Method == http.MethodDelete:
+			names = slices.DeleteFunc(old, isGiven)
 		}
-		if r.Method != http.MethodDelete {
-			for _, name := range names {
-				list = append(list, name)
-			}
-		}
-		r.issue[member] = []string{}
-		changeIssue(r.issue, doc{member: list}, r.now)
+		r.issue[member] = names
 		s.note(r, r.issue, event)
 		s.createLabels(r, r.issue)
 		r.touch(r.repo.path() + "/issues/" + str(r.issue["number"]) + "/labels")

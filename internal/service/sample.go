@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -109,33 +108,26 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	if value := cmp.Or(sampleValues[view+"/"+p.name], sampleValues[p.name], x.special(p.name)); value != "" {
 		return value
 	}
+	sets := acme.rulesets
+	if strings.HasPrefix(view, "/repos/") {
+		sets = x.repo.rulesets
+	}
+	value := map[string]string{
+		"owner": x.repo.owner.login, "template_owner": x.repo.owner.login, "repo": x.repo.name, "template_repo": x.repo.name,
+		"username": user.login, "target_user": user.login, "assignee": user.login, "account_id": itoa(user.id), "user_id": itoa(user.id),
+		"configuration_id": itoa(pick(x.random, x.world.configurations, nil).id),
+		"role_id":          itoa(pick(x.random, acme.roles, nil).id), "ruleset_id": itoa(pick(x.random, sets, &ruleset{}).id),
+		"invitation_id": itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id),
+		"branch":        branch, "head": branch, "commit_sha": head, "sha": head, "tree_sha": head, "tag_sha": pick(x.random, g.tags, &gitTag{}).sha,
+	}[p.name]
+	if value != "" {
+		return value
+	}
 	switch p.name {
-	case "owner", "template_owner":
-		return x.repo.owner.login
-	case "repo", "template_repo":
-		return x.repo.name
-	case "username", "target_user", "assignee":
-		return user.login
-	case "account_id", "user_id":
-		return strconv.Itoa(user.id)
 	case "team_id":
 		return itoa(x.team().id)
 	case "team_slug":
 		return x.team().slug
-	case "configuration_id":
-		return itoa(pick(x.random, x.world.configurations, nil).id)
-	case "role_id":
-		return itoa(pick(x.random, acme.roles, nil).id)
-	case "ruleset_id":
-		sets := acme.rulesets
-		if strings.HasPrefix(view, "/repos/") {
-			sets = x.repo.rulesets
-		}
-		return itoa(pick(x.random, sets, &ruleset{}).id)
-	case "invitation_id":
-		return itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id)
-	case "branch", "head":
-		return branch
 	case "basehead":
 		if p.many {
 			return mainBranch + ".." + branch
@@ -146,12 +138,8 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 			return "heads/" + branch
 		}
 		return pick(x.random, []string{branch, mainBranch, head}, head)
-	case "commit_sha", "sha", "tree_sha":
-		return head
 	case "file_sha":
 		return pick(x.random, slices.Sorted(maps.Keys(g.blobs)), "")
-	case "tag_sha":
-		return pick(x.random, x.repo.git.tags, nil).sha
 	case "path":
 		if x.op.Method == http.MethodPut && x.random.IntN(2) == 0 {
 			return fmt.Sprintf("docs/new-%d.txt", x.random.IntN(20))
@@ -188,7 +176,7 @@ func (x *sampler) members(public bool) (users []*account) {
 
 // team chooses a team of acme. A user below it in the path is one of its members.
 func (x *sampler) team() *team {
-	x.chosen = pick(x.random, x.world.accounts["acme"].teams, nil)
+	x.chosen = pick(x.random, x.world.accounts["acme"].teams, &team{slug: "none"})
 	return x.chosen
 }
 
