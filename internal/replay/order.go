@@ -17,7 +17,7 @@ const (
 // Ordered returns the requests of all logs in the order of their start. The first error is the last element.
 func Ordered(logs ...*Log) iter.Seq2[Request, error] {
 	return func(yield func(Request, error) bool) {
-		var sources sources
+		var sources queue[source]
 		for _, l := range logs {
 			next, stop := iter.Pull2(reordered(l.Requests()))
 			defer stop()
@@ -44,7 +44,7 @@ func Ordered(logs ...*Log) iter.Seq2[Request, error] {
 // reordered returns requests in the order of their start.
 func reordered(requests iter.Seq2[Request, error]) iter.Seq2[Request, error] {
 	return func(yield func(Request, error) bool) {
-		var ahead sources
+		var ahead queue[source]
 		read := 0
 		for r, err := range requests {
 			if err != nil {
@@ -75,27 +75,30 @@ type source struct {
 	next    func() (Request, error, bool)
 }
 
-// sources is a heap of sources. Errors come first.
-type sources []source
-
-func (s sources) Len() int { return len(s) }
-
-func (s sources) Less(i, j int) bool {
-	if failed := s[i].err != nil; failed != (s[j].err != nil) {
+// before orders errors first.
+func (s source) before(other source) bool {
+	if failed := s.err != nil; failed != (other.err != nil) {
 		return failed
 	}
-	return cmp.Or(s[i].request.Start.Compare(s[j].request.Start), cmp.Compare(s[i].number, s[j].number)) < 0
+	return cmp.Or(s.request.Start.Compare(other.request.Start), cmp.Compare(s.number, other.number)) < 0
 }
 
-func (s sources) Swap(i, j int) { s[i], s[j] = s[j], s[i] }
+// queue implements [heap.Interface].
+type queue[T interface{ before(T) bool }] []T
+
+func (q queue[T]) Len() int { return len(q) }
+
+func (q queue[T]) Less(i, j int) bool { return q[i].before(q[j]) }
+
+func (q queue[T]) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
 // Push implements [heap.Interface].
-func (s *sources) Push(x any) { *s = append(*s, x.(source)) }
+func (q *queue[T]) Push(x any) { *q = append(*q, x.(T)) }
 
 // Pop implements [heap.Interface].
-func (s *sources) Pop() any {
-	old := *s
+func (q *queue[T]) Pop() any {
+	old := *q
 	last := old[len(old)-1]
-	*s = old[:len(old)-1]
+	*q = old[:len(old)-1]
 	return last
 }

@@ -80,7 +80,7 @@ func Run(ctx context.Context, c Config, requests iter.Seq2[Request, error]) (*Re
 type simulation struct {
 	Config
 	now      time.Time
-	events   events
+	events   queue[event]
 	sequence int
 	gateway  *proxy.Gateway
 	permits  *limits.Simulation
@@ -450,24 +450,6 @@ type event struct {
 	run      func()
 }
 
-// events is a heap of events.
-type events []event
-
-func (e events) Len() int { return len(e) }
-
-func (e events) Less(i, j int) bool {
-	return cmp.Or(e[i].at.Compare(e[j].at), cmp.Compare(e[i].sequence, e[j].sequence)) < 0
-}
-
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-
-// Push implements [heap.Interface].
-func (e *events) Push(x any) { *e = append(*e, x.(event)) }
-
-// Pop implements [heap.Interface].
-func (e *events) Pop() any {
-	old := *e
-	last := old[len(old)-1]
-	*e = old[:len(old)-1]
-	return last
+func (e event) before(other event) bool {
+	return cmp.Or(e.at.Compare(other.at), cmp.Compare(e.sequence, other.sequence)) < 0
 }
