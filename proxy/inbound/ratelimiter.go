@@ -13,8 +13,8 @@ import (
 // a byte. Enter and Leave also bound the requests in progress. The bounds protect the gateway. A RateLimiter does not
 // count upstream quota.
 //
-// Clients behind a load balancer that is not a trusted proxy share one address and one bucket. The zero value has no
-// bound. Allow, AllowN, Enter and Leave also accept nil.
+// Clients behind a load balancer that is not a trusted proxy share one address and one bucket. The zero value and nil have no
+// bound.
 type RateLimiter struct {
 	mu    sync.Mutex
 	rate  rate.Limit // per second; 0 disables the limiter
@@ -58,43 +58,16 @@ func (l *RateLimiter) Configure(perSecond, burst int) {
 	}
 }
 
-// Allow takes one token of an address and reports whether the request may proceed.
-func (l *RateLimiter) Allow(address netip.Addr, now time.Time) bool {
+// with calls do with the bucket of an address, and updates latest. It does nothing while the limiter is disabled.
+func (l *RateLimiter) with(address netip.Addr, now time.Time, do func(*bucket)) {
 	if l == nil {
-		return true
+		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.buckets == nil {
-		return true
+		return
 	}
-	b, n := l.bucketLocked(address, now), 1
-	if now.Before(b.slowUntil) {
-		n = l.blockTokensLocked()
-	}
-	return b.tokens.AllowN(l.latest, n)
-}
-
-// AllowN takes n more tokens for a large request that Allow has admitted, but at most half of the burst. If they are not
-// available, AllowN takes none and returns the time after which a request of this size can succeed.
-func (l *RateLimiter) AllowN(address netip.Addr, n int, now time.Time) (after time.Duration) {
-	if l == nil {
-		return 0
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buckets == nil {
-		return 0
-	}
-	n = min(n, l.burst/2)
-	if l.bucketLocked(address, now).tokens.AllowN(l.latest, n) {
-		return 0
-	}
-	return time.Duration(float64(n+1) / float64(l.rate) * float64(time.Second))
-}
-
-// bucketLocked returns the bucket of an address, and updates latest.
-func (l *RateLimiter) bucketLocked(address netip.Addr, now time.Time) *bucket {
 	if now.After(l.latest) {
 		l.latest = now
 	}
@@ -106,31 +79,57 @@ func (l *RateLimiter) bucketLocked(address netip.Addr, now time.Time) *bucket {
 	}
 	b.used = l.latest
 	l.removeIdleLocked()
-	return b
+	do(b)
+}
+
+// Allow takes one token of an address and reports whether the request may proceed.
+func (l *RateLimiter) Allow(address netip.Addr, now time.Time) (ok bool) {
+	ok = true
+	l.with(address, now, func(b *bucket) {
+		n := 1
+		if now.Before(b.slowUntil) {
+			n = l.blockTokensLocked()
+		}
+		ok = b.tokens.AllowN(l.latest, n)
+	})
+	return ok
+}
+
+// AllowN takes n more tokens for a large request that Allow has admitted, but at most half of the burst. If they are not
+// available, AllowN takes none and returns the time after which a request of this size can succeed.
+func (l *RateLimiter) AllowN(address netip.Addr, n int, now time.Time) (after time.Duration) {
+	l.with(address, now, func(b *bucket) {
+		if n = min(n, l.burst/2); !b.tokens.AllowN(l.latest, n) {
+			after = time.Duration(float64(n+1) / float64(l.rate) * float64(time.Second))
+		}
+	})
+	return after
 }
 
 // Enter counts a request in progress and returns true. If its address already has burst requests in progress, Enter
 // counts nothing and returns false. The caller must call Leave once after each true result. The bound matters for HTTP/2,
 // where one connection has many requests.
-func (l *RateLimiter) Enter(address netip.Addr, now time.Time) bool {
-	if l == nil {
-		return true
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buckets == nil {
-		return true
-	}
-	b := l.bucketLocked(address, now)
-	if b.open >= l.burst {
+func (l *RateLimiter) Enter(address netip.Addr, now time.Time) (ok bool) {
+	ok = true
+	l.with(address, now, func(b *bucket) { ok = enter(&b.open, l.burst) })
+	return ok
+}
+
+// enter increments a count below its bound, and reports whether it did.
+func enter(count *int, most int) bool {
+	if *count >= most {
 		return false
 	}
-	b.open++
+	*count++
 	return true
 }
 
 // Leave ends a request in progress.
 func (l *RateLimiter) Leave(address netip.Addr) {
+	l.leave(address, func(b *bucket) *int { return &b.open })
+}
+
+func (l *RateLimiter) leave(address netip.Addr, count func(*bucket) *int) {
 	if l == nil {
 		return
 	}
@@ -139,8 +138,8 @@ func (l *RateLimiter) Leave(address netip.Addr) {
 	if l.buckets == nil {
 		return
 	}
-	if b, ok := l.buckets.Peek(ClientOf(address)); ok && b.open > 0 { // an evicted address starts with 0
-		b.open--
+	if b, ok := l.buckets.Peek(ClientOf(address)); ok && *count(b) > 0 { // an evicted address starts with 0
+		*count(b)--
 	}
 }
 
@@ -151,38 +150,22 @@ const maxRefused = 100
 // EnterRefused counts a refused request in progress and returns true. If its address already has maxRefused of them,
 // EnterRefused counts nothing and returns false: the client does not read, and each further response would use memory.
 // The caller must call LeaveRefused once after each true result.
-func (l *RateLimiter) EnterRefused(address netip.Addr, now time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buckets == nil { // a reload has disabled the limiter
-		return true
-	}
-	b := l.bucketLocked(address, now)
-	if b.refused >= maxRefused {
-		return false
-	}
-	b.refused++
-	return true
+func (l *RateLimiter) EnterRefused(address netip.Addr, now time.Time) (ok bool) {
+	ok = true // also if a reload has disabled the limiter
+	l.with(address, now, func(b *bucket) { ok = enter(&b.refused, maxRefused) })
+	return ok
 }
 
 // LeaveRefused ends a refused request in progress.
 func (l *RateLimiter) LeaveRefused(address netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buckets == nil {
-		return
-	}
-	if b, ok := l.buckets.Peek(ClientOf(address)); ok && b.refused > 0 {
-		b.refused--
-	}
+	l.leave(address, func(b *bucket) *int { return &b.refused })
 }
 
 // Reserve takes n tokens of an address, but at most its burst, and returns the time until they are available. If that
 // time exceeds maxDelay, Reserve takes no tokens and returns maxDelay.
 func (l *RateLimiter) Reserve(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.reserveLocked(address, n, now, maxDelay)
+	l.with(address, now, func(b *bucket) { delay = l.reserveLocked(b, n, maxDelay) })
+	return delay
 }
 
 // blockTime is the largest debt of an address, as the time to refill it. During a longer time, the address would also
@@ -196,13 +179,10 @@ const (
 // Block takes the tokens that an address gets in blockTime. If no token remains, Allow refuses the address until the debt
 // is refilled. During slowTime each event of the address costs as many tokens.
 func (l *RateLimiter) Block(address netip.Addr, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buckets == nil {
-		return
-	}
-	l.bucketLocked(address, now).slowUntil = now.Add(slowTime)
-	l.reserveLocked(address, l.blockTokensLocked(), now, blockTime)
+	l.with(address, now, func(b *bucket) {
+		b.slowUntil = now.Add(slowTime)
+		l.reserveLocked(b, l.blockTokensLocked(), blockTime)
+	})
 }
 
 // blockTokensLocked returns the tokens that an address gets in blockTime.
@@ -210,11 +190,8 @@ func (l *RateLimiter) blockTokensLocked() int {
 	return min(l.burst, max(1, int(float64(l.rate)*blockTime.Seconds())))
 }
 
-func (l *RateLimiter) reserveLocked(address netip.Addr, n int, now time.Time, maxDelay time.Duration) (delay time.Duration) {
-	if l.buckets == nil {
-		return 0
-	}
-	reservation := l.bucketLocked(address, now).tokens.ReserveN(l.latest, min(n, l.burst))
+func (l *RateLimiter) reserveLocked(b *bucket, n int, maxDelay time.Duration) (delay time.Duration) {
+	reservation := b.tokens.ReserveN(l.latest, min(n, l.burst))
 	if delay = reservation.DelayFrom(l.latest); delay > maxDelay {
 		reservation.CancelAt(l.latest)
 		return maxDelay
