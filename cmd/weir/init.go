@@ -144,6 +144,8 @@ func (c *initCommand) complete() error {
 	switch {
 	case c.Upstream == "":
 		return errors.New("--upstream: required: the base URL of the API, such as https://api.github.com")
+	case c.Credential == "":
+		return errors.New("--credential: required; use token, app or none")
 	case !slices.Contains([]string{"token", "app", "none"}, c.Credential):
 		return fmt.Errorf("--credential: %q: use token, app or none", c.Credential)
 	case c.Credential == "app" && (c.App == "" || c.AppKey == "" || c.Installation == 0):

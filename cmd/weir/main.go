@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -107,19 +108,31 @@ func run(ctx context.Context, args []string, getenv func(string) (string, bool),
 	if err != nil {
 		panic(err) // a mistake in the struct tags of commands
 	}
+	code := exitOK
+	if len(args) == 0 {
+		args, code = []string{"--help"}, exitUsage
+		_, _ = fmt.Fprintln(stderr, "weir: name a command, for example weir demo")
+	} else if args[0] == "help" {
+		args = append(slices.Clone(args[1:]), "--help")
+	}
 	parsed, err := parser.Parse(args)
 	if shown {
-		return exitOK
+		return code
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "weir: %v\nrun weir --help for usage\n", err)
+		command := "weir"
+		if e := (*kong.ParseError)(nil); errors.As(err, &e) && e.Context.Selected() != nil {
+			command = e.Context.Selected().FullPath()
+		}
+		_, _ = fmt.Fprintf(stderr, "weir: %v\nrun %s --help for usage\n", err, command)
 		return exitUsage
 	}
 	err = parsed.Run(p)
 	if err == nil {
 		return exitOK
 	}
-	code, message := exitFailure, err.Error()
+	code = exitFailure
+	message := err.Error()
 	if e := (*exit)(nil); errors.As(err, &e) { // kong wraps the errors of commands
 		code, message = e.code, e.message
 	}

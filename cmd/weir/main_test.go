@@ -148,5 +148,9 @@ func TestServiceUsesConfiguredLimits(t *testing.T) {
 func TestEveryCommandHasHelp(t *testing.T) {
 	for _, name := range []string{"demo", "serve", "service", "judge", "check", "audit", "explain", "budget", "schema", "version"} {
 		wantWeir(t, exitOK, "Usage: weir "+name, name, "--help")
+		wantWeir(t, exitOK, "Usage: weir "+name, "help", name)
 	}
+	wantWeir(t, exitUsage, "Usage: weir <command>")
+	wantWeir(t, exitOK, "Usage: weir <command>", "help")
+	wantWeir(t, exitUsage, "run weir account open --help for usage", "account", "open")
 }

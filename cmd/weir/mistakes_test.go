@@ -38,7 +38,7 @@ func TestMistakesNameKeyValueAndRemedy(t *testing.T) {
 		{"port without a colon", api + "listen: 8080", "listen", `"8080"`, "use host:port or :port"},
 		{"port in use", api + fmt.Sprintf("listen: %q", taken.Addr()), "listen", taken.Addr().String(), "stop it, or choose another port"},
 		{"bad port of Redis", api + `store: {url: "redis://127.0.0.1:63790000"}`, "store.url", "63790000", "as in redis://127.0.0.1:6379"},
-		{"public admin listener", api + "admin: {listen: :9090}", "admin.token", `":9090"`, "required because admin.listen"},
+		{"public admin listener", api + "admin: {listen: :9090}", "admin.token", `required because admin.listen ":9090"`, "set it or tls.client_ca, or listen on 127.0.0.1"},
 		{"port above 65535", api + "listen: :99999", "listen", `":99999"`, "a port up to 65535"},
 		{"two listeners on one port", api + "listen: :9090", "admin.listen", `"127.0.0.1:9090" has the port of listen`, "choose another port"},
 		{"key of another certificate", api + "tls: {certificates: [{certificate: tls.crt, key: other.key}]}", "tls.certificates[0]", "other.key", "name the certificate and the key of one pair"},
@@ -50,7 +50,12 @@ func TestMistakesNameKeyValueAndRemedy(t *testing.T) {
 		{"duration above its bound", api + "drain: {timeout: 100h}", "drain.timeout", "100h", "from 1s to 1h"},
 		{"ledger in a missing folder", api + "store: {url: memory:/none/ledger}", "store.url", "/none/ledger", "create its folder"},
 		{"unknown credential", api + token + "clients: [{name: ci, key: \"" + keyHash("k") + "\", credentials: [mian]}]", "clients[0].credentials[0]", `"mian"`, "use one of main"},
-		{"key in place of its hash", api + token + "clients: [{name: ci, key: weir_abc, credentials: [main]}]", "clients[0].key", "must be sha256:", "64 hexadecimal digits"},
+		{"key in place of its hash", api + token + "clients: [{name: ci, key: weir_abc, credentials: [main]}]", "clients[0].key", "must be sha256:", "create both with weir key new"},
+		{"client without a credential", api + token + "clients: [{name: ci, key: \"" + keyHash("k") + "\"}]", "clients[0].credentials", "must name at least one", "such as [main]"},
+		{"token beside an app", api + "credentials: [{name: main, kind: installation, token: t, app: {id: 1, key: k, installation: 1}}]", "credentials[0].token", "must be empty if app is set", "remove token or app"},
+		{"app without its key", api + "credentials: [{name: main, kind: installation, app: {id: 1, installation: 1}}]", "credentials[0].app.key", "required", "such as file:app.pem"},
+		{"value in place of a mapping", api + "cache: 1h", "cache", "must be a mapping of keys to values", "such as {KEY: VALUE}"},
+
 		{"unknown operation", api + "cache: {operations: {repos/gett: {ttl: 1h}}}", "cache.operations.repos/gett", "unknown operation", `did you mean "repos/get"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -73,6 +78,8 @@ func TestMistakesOfArgumentsNameARemedy(t *testing.T) {
 	for _, name := range []string{"https://api.example.com", "api.example.com:443", "x y"} {
 		wantWeir(t, exitUsage, fmt.Sprintf("--name: %q: must be only a host name such as api.example.com", name), "ca", "init", "--out", t.TempDir(), "--name="+name)
 	}
+	wantWeir(t, exitUsage, "--credential: required; use token, app or none", "init", "--upstream", "https://api.github.com")
+	wantWeir(t, exitUsage, `--credential: "tokn": use token, app or none`, "init", "--upstream", "https://api.github.com", "--credential", "tokn")
 	wantWeir(t, exitUsage, "is a directory; give the path of an access log", "replay", "--config", file, t.TempDir())
 	wantWeir(t, exitFailure, "listen: stat /none: no such file or directory; create the folder", "serve", "--config", file, "--listen", "unix:/none/weir.sock")
 }

@@ -228,7 +228,7 @@ func (d *decoder) within(key string, span, least, most time.Duration) {
 }
 
 func (d *decoder) name(key, name string, seen map[string]bool) {
-	d.require(name != "", key, "required")
+	d.require(name != "", key, "required; each needs its own")
 	d.require(!seen[name], key, "%q is a duplicate; each needs its own", name)
 	seen[name] = true
 }
@@ -248,7 +248,7 @@ func (d *decoder) checkAdmin(a *Admin) {
 	d.address("admin.listen", a.Listen)
 	_, _, err := net.SplitHostPort(a.Listen)
 	d.require(a.Token != "" || a.TLS.ClientCA != "" || err != nil || isLoopback(a.Listen), "admin.token",
-		"required because admin.listen %q is not on loopback", a.Listen)
+		"required because admin.listen %q is not on loopback; set it or tls.client_ca, or listen on 127.0.0.1", a.Listen)
 	d.token("admin.token", a.Token)
 	for i, host := range a.Hosts {
 		d.require(host != "" && !strings.ContainsAny(host, ":/[]@ "), fmt.Sprintf("admin.hosts[%d]", i),
@@ -452,7 +452,7 @@ func (d *decoder) checkClients(c *Config) {
 		if client.Key != "" {
 			d.checkClientKey(key, client.Key, keys)
 		}
-		d.require(len(client.Credentials) > 0, key+".credentials", "must name at least one credential")
+		d.require(len(client.Credentials) > 0, key+".credentials", "must name at least one credential that the client may spend, such as [main]")
 		for j, name := range client.Credentials {
 			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials; %s", name, suggestionOf(credentials, "credentials"))
 		}
@@ -578,12 +578,12 @@ func (d *decoder) checkCredential(key string, c Credential, names map[string]boo
 	case c.Kind.Base() != policy.Installation:
 		d.wrong(key+".app", "requires kind installation or enterprise_installation, not %q", c.Kind)
 	case c.Token != "":
-		d.wrong(key+".token", "must be empty if app is set")
+		d.wrong(key+".token", "must be empty if app is set; remove token or app")
 	}
-	d.require(c.App.ID != "", key+".app.id", "required")
+	d.require(c.App.ID != "", key+".app.id", "required: the number or client ID of the app")
 	d.require(c.App.Installation >= 1, key+".app.installation", "%d: must be the number of the installation", c.App.Installation)
 	_, err := credential.ParseAppKey(c.App.Key)
-	d.require(c.App.Key != "", key+".app.key", "required")
+	d.require(c.App.Key != "", key+".app.key", "required: the private key of the app, such as file:app.pem")
 	d.require(err == nil, key+".app.key", "%v", err)
 	for name, level := range c.App.Permissions {
 		d.require(level == "read" || level == "write" || level == "admin", key+".app.permissions."+name,
@@ -622,7 +622,7 @@ func (d *decoder) checkClientKey(client, hash string, seen map[string]string) {
 	owner, taken := seen[string(sum)]
 	switch {
 	case !ok || err != nil || len(sum) != 32:
-		d.wrong(client+".key", "must be sha256: and 64 hexadecimal digits")
+		d.wrong(client+".key", "must be sha256: and 64 hexadecimal digits, not the key; create both with weir key new")
 	case taken:
 		d.wrong(client+".key", "is also the key of %s; each client needs its own", owner)
 	default:

@@ -274,7 +274,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 
 func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.Node, path string)) {
 	if n.Kind != yaml.MappingNode {
-		d.problem(n, key, "must be a mapping of keys to values")
+		d.problem(n, key, "must be a mapping of keys to values, such as {KEY: VALUE}")
 		return
 	}
 	seen := map[string]int{}

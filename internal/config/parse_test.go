@@ -31,12 +31,12 @@ func TestMalformedValuesAreReported(t *testing.T) {
 		{"mapping for a value", "limits: {wait: {seconds: 3}}", "2:16: limits.wait: must be a single value"},
 		{"unknown key of Prometheus", "admin: {prometheus: {uri: x}}", `2:22: admin.prometheus.uri: unknown key; did you mean "url"?`},
 		{"list for a secret", "admin: {listen: \":1\", token: [x]}", "2:30: admin.token: must be a single value"},
-		{"value for a mapping", "limits: many", "2:9: limits: must be a mapping of keys to values"},
-		{"list for a mapping", "limits: []", "2:9: limits: must be a mapping of keys to values"},
-		{"value for a mapping with required keys", "admin: \":9090\"", "2:8: admin: must be a mapping of keys to values"},
+		{"value for a mapping", "limits: many", "2:9: limits: must be a mapping of keys to values, such as {KEY: VALUE}"},
+		{"list for a mapping", "limits: []", "2:9: limits: must be a mapping of keys to values, such as {KEY: VALUE}"},
+		{"value for a mapping with required keys", "admin: \":9090\"", "2:8: admin: must be a mapping of keys to values, such as {KEY: VALUE}"},
 		{"value for a list", "clients: me", "2:10: clients: must be a list: begin each entry with a dash"},
-		{"value for a map", "cache: {operations: all}", "2:21: cache.operations: must be a mapping of keys to values"},
-		{"recursive list", "clients: &a [*a]", "2:10: clients[0]: must be a mapping of keys to values"},
+		{"value for a map", "cache: {operations: all}", "2:21: cache.operations: must be a mapping of keys to values, such as {KEY: VALUE}"},
+		{"recursive list", "clients: &a [*a]", "2:10: clients[0]: must be a mapping of keys to values, such as {KEY: VALUE}"},
 		{"invalid duration", "limits: {wait: soon}", `2:16: limits.wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
 		{"duration without a unit", "limits: {wait: 30}", `2:16: limits.wait: "30" has no unit; use 30s`},
 		{"negative duration", "limits: {wait: -1s}", `2:16: limits.wait: "-1s" is not a duration; use for example 500ms, 30s or 1h30m`},
@@ -68,13 +68,13 @@ limits:
 `)
 	want := `read config weir.yaml:1:1: upstream.url: required: the base URL of the API
 read config weir.yaml:1:9: listen: "here" is not an address; use host:port or :port, with a port up to 65535
-read config weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits
+read config weir.yaml:3:20: clients[0].key: must be sha256: and 64 hexadecimal digits, not the key; create both with weir key new
 read config weir.yaml:3:47: clients[0].credentials[0]: "none" is not among credentials; add it to credentials
 read config weir.yaml:3:61: clients[0].share: 0: must be from 1 to 1000
 read config weir.yaml:3:74: clients[0].priority: "low": must be one of interactive, normal, batch
-read config weir.yaml:4:5: clients[1].credentials: must name at least one credential
+read config weir.yaml:4:5: clients[1].credentials: must name at least one credential that the client may spend, such as [main]
 read config weir.yaml:4:12: clients[1].name: "a" is a duplicate; each needs its own
-read config weir.yaml:4:20: clients[1].key: must be sha256: and 64 hexadecimal digits
+read config weir.yaml:4:20: clients[1].key: must be sha256: and 64 hexadecimal digits, not the key; create both with weir key new
 read config weir.yaml:6:13: limits.headroom: 1: must be from 0 to below 1
 read config weir.yaml:7:9: limits.wait: "x" is not a duration; use for example 500ms, 30s or 1h30m`
 	equal(t, "configuration", fmt.Sprint(err), want)
@@ -246,7 +246,7 @@ func TestFlagsOverrideTheFileAndAreNamedInErrors(t *testing.T) {
 		{"unknown value", "upstream.dialect", "klingon", minimal, `--dialect: "klingon": must be one of service, github`},
 		{"invalid address", "listen", "here", minimal, `--listen: "here" is not an address; use host:port or :port, with a port up to 65535`},
 		{"flag requires a key of the file", "admin.listen", ":9", minimal + "admin: {}",
-			`weir.yaml:2:8: admin.token: required because admin.listen ":9" is not on loopback`},
+			`weir.yaml:2:8: admin.token: required because admin.listen ":9" is not on loopback; set it or tls.client_ca, or listen on 127.0.0.1`},
 		{"mistakes in a flag and in the file", "store.url", "x", minimal + "listen: here",
 			`--store: "x": ` + stores + "\n" + `weir.yaml:2:9: listen: "here" is not an address; use host:port or :port, with a port up to 65535`},
 		{"malformed value", "limits.wait", "soon", minimal, `--wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
