@@ -247,20 +247,21 @@ func (g *Gateway) purgeUncertain(a *attempt) {
 const stoppedWorking = 15 * time.Second
 
 // purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
-// does not repeat the request because of them. An object that fails validation may be unchanged, so its responses are
-// revalidated only once.
+// does not repeat the request because of them. After a failed validation or a denial, the object may be unchanged, so its responses
+// are revalidated only once.
 func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
 	if !slices.Contains(refutes, status) {
 		return
 	}
 	lag := g.Lag
-	if status == http.StatusUnprocessableEntity {
+	if status == http.StatusUnprocessableEntity || status == http.StatusForbidden {
 		lag = 0
 	}
-	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, tags.OfObject(g.Catalogue, a.tagged(), g.ownCallers(a.question), status == http.StatusUnprocessableEntity)...)
+	g.Cache.PurgeUnsettled(a.in.Context(), lag, cache.CauseFailedWrite, tags.OfObject(g.Catalogue, a.tagged(), g.ownCallers(a.question), status)...)
 }
 
-// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen.
+// refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen. A denial
+// may show that the object is locked, or that its repository is archived.
 var refutes = []int{
-	http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
+	http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
 }

@@ -220,16 +220,19 @@ func OfUncertain(catalogue *policy.Catalogue, q Question, own []policy.Caller) (
 	return slices.Compact(tags)
 }
 
-// OfObject returns the tags of the responses to the client about the object of an unsafe request. If targetOnly is set and
-// the target can be read, the tags are those of the target.
-func OfObject(catalogue *policy.Catalogue, q Question, own []policy.Caller, targetOnly bool) (tags []string) {
+// OfObject returns the tags of the responses to the client about the object of an unsafe request that failed with a status. A failed
+// validation concerns only the target, if it can be read. A denial also concerns the root object, such as an archived repository.
+func OfObject(catalogue *policy.Catalogue, q Question, own []policy.Caller, status int) (tags []string) {
 	if q.GraphQL != nil || q.Match.Operation.ReadsOnly || !q.DependsOnAccess() {
 		return nil
 	}
 	m := q.Match
 	paths := []string{m.Path}
-	if read, err := catalogue.Classify(http.MethodGet, m.Path, ""); !targetOnly || err != nil || !read.Operation.Known() {
+	if read, err := catalogue.Classify(http.MethodGet, m.Path, ""); status != http.StatusUnprocessableEntity || err != nil || !read.Operation.Known() {
 		paths = append(paths, catalogue.SameObject(m)...)
+	}
+	if above := m.Above(); status == http.StatusForbidden && len(above) > 0 && strings.HasPrefix(m.Path, above[0]) {
+		paths = append(paths, above[0])
 	}
 	for _, caller := range own {
 		for _, path := range paths {
