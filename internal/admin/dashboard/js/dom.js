@@ -16,9 +16,12 @@ export const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   setAttributes(node, attributes);
-  node.append(...children.filter((c) => c !== null && c !== undefined).map((c) => (c instanceof Node ? c : String(c))));
+  node.append(...children.filter((c) => c !== null && c !== undefined).flatMap((c) => (c instanceof Node ? c : breakable(String(c)))));
   return node;
 }
+
+/** Splits a text after the separators of paths and names, so that a line ends there instead of within a word. */
+const breakable = (text) => text.split(/(?<=[/:_])(?=[\p{L}{]|\d{4})|(?<=\.)(?=\p{L}{5})/u).flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part]));
 
 /** Creates an SVG element. */
 export function svg(tag, attributes = {}, ...children) {
@@ -39,7 +42,7 @@ function setAttributes(node, attributes) {
 
 /** Sets the text of a node if the text differs, so that unchanged text is neither repainted nor announced again. */
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  if (node.textContent !== text) node.replaceChildren(...breakable(text));
 }
 
 /**
@@ -151,5 +154,5 @@ export function table(columns, rows, attributes = {}) {
     el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell, i) => el("td", { class: classOf(columns[i]) }, cell))))));
 }
 
-/** Creates a span for a text that may be too long. The style sheet truncates it, and the tooltip shows the whole text. */
+/** Creates a span for a text that may be too long. The style sheet truncates it in rows of equal height, and the tooltip shows the whole text. */
 export const label = (text, className = "") => el("span", { class: `cut ${className}`.trim(), title: text }, text);

@@ -1,6 +1,6 @@
 // The page of one request: the reason for its response, the duration of each stage, and its record.
 
-import { byId, el, facts } from "./dom.js";
+import { byId, el, facts, setText } from "./dom.js";
 import { amount, bytes, count, date, formatNanoseconds, formatSeconds, plural } from "./format.js";
 import { model, registerPanel, until } from "./model.js";
 import { clientLabel, clientOf, createPill, operationOf } from "./requests.js";
@@ -89,12 +89,12 @@ function draw() {
   if (text === drawnText) return;
   drawnText = text;
   if (!shown) {
-    byId("request-title").textContent = "Request";
+    setText(byId("request-title"), "Request");
     byId("request-body").replaceChildren(el("p", { class: "empty panel" }, model.requestsLoaded ? `Request ${route.id} is not among the ${count(model.requests.length)} that this replica keeps. The access log and the traces have older requests.` : "Waiting for the gateway."));
     return;
   }
   const r = shown;
-  byId("request-title").textContent = `${r.method} ${operationOf(r)}`;
+  setText(byId("request-title"), `${r.method} ${operationOf(r)}`);
   byId("request-body").replaceChildren(
     el("p", { class: "request-line" }, createPill(r.result), el("span", {}, `status ${r.status}`), el("span", {}, formatNanoseconds(r.elapsed_ns)), el("span", {}, clientLabel(r))),
     el("p", { class: "why", id: "why" }, r.why),
