@@ -352,7 +352,7 @@ func TestDashboardLayout(t *testing.T) {
 			}
 			b.lost.Store(c.lost)
 			if c.lost {
-				page.eventually("the page shows the lost store", `document.getElementById("banner").textContent.includes("has not responded") && !/\d/.test(document.getElementById("tiles").innerText)`)
+				page.eventually("the page shows the lost store", `document.getElementById("banner").textContent.includes("has not responded") && !/\d/.test(document.getElementById("tiles").innerText) && document.getElementById("cooldowns").innerText.includes("Unknown")`)
 			}
 			screens := []string{"budgets", "spending", "requests", "system"}
 			if c.requests > 0 {

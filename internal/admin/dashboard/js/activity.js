@@ -9,6 +9,9 @@ import { visible } from "./route.js";
 const MAX_ROWS = 5;
 const LOADING = "Waiting for the gateway.";
 
+/** Returns the text of an empty list of accounts. */
+const noAccounts = (text) => (!model.ready ? LOADING : model.error ? "Unknown: the accounts cannot be listed." : text);
+
 /** Draws a list of rows, or a text for an empty list. The number of rows beyond the maximum is shown below the list. */
 function drawList(parent, items, keyOf, create, emptyText) {
   if (!items.length) {
@@ -50,7 +53,7 @@ function drawCoolDowns() {
       ? [a.label, `closed since ${clock(a.closed_since)}, because probes failed; weir account open ${a.account}`, "closed"]
       : [a.label, `until ${clock(a.blocked_until)}, then one probe request`, formatSeconds(until(a.blocked_until))];
   const create = () => createRow("bad", fields);
-  drawList(byId("cooldowns"), blocked, (a) => a.account, create, model.ready ? "No account is in a cool-down." : LOADING);
+  drawList(byId("cooldowns"), blocked, (a) => a.account, create, noAccounts("No account is in a cool-down."));
 }
 
 function drawQueues() {
@@ -64,7 +67,7 @@ function drawQueues() {
     if (!listed.has(account)) busy.unshift({ account, label: labelOf(account), waiting: n, in_flight: 0, concurrent: 0 });
   }
   const create = () => createRow("", (a) => [a.label, `${count(a.in_flight)} of ${count(a.concurrent)} in flight`, a.waiting ? `${count(a.waiting)} waiting` : ""]);
-  drawList(byId("queues"), busy, (a) => a.account, create, model.ready ? "No request is in flight or waiting." : LOADING);
+  drawList(byId("queues"), busy, (a) => a.account, create, noAccounts("No request is in flight or waiting."));
 }
 
 function drawPolls() {
