@@ -19,8 +19,8 @@ const (
 // recent holds the requests that operators look for: the latest of all, of those that were refused and of those that failed,
 // and the slowest. A rare kind is not displaced by many requests of another kind.
 type recent struct {
-	number  uint64 // requests since the start of the process
-	latest  []numbered
+	number  uint64               // requests since the start of the process
+	latest  [recentSize]numbered // a request is at its number modulo recentSize
 	refused []numbered
 	failed  []numbered
 	slow    []numbered // by duration, the longest first
@@ -36,7 +36,7 @@ type numbered struct {
 func (l *recent) add(r *proxy.Record, result Result, now time.Time) {
 	n := numbered{l.number, r}
 	l.number++
-	keep(&l.latest, n, recentSize)
+	l.latest[n.number%recentSize] = n
 	switch result {
 	case Refused, Limited:
 		keep(&l.refused, n, kindSize)
@@ -64,7 +64,8 @@ func keep(list *[]numbered, n numbered, most int) {
 
 // records returns the requests, newest first.
 func (l *recent) records() []*proxy.Record {
-	all := slices.Concat(l.latest, l.refused, l.failed, l.slow)
+	latest := l.latest[:min(l.number, recentSize)]
+	all := slices.Concat(latest, l.refused, l.failed, l.slow)
 	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(b.number, a.number) })
 	all = slices.CompactFunc(all, func(a, b numbered) bool { return a.number == b.number })
 	records := make([]*proxy.Record, len(all))
