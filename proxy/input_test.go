@@ -187,7 +187,7 @@ func TestFailureIsReported(t *testing.T) {
 		{"connection reset", upstreamFails(syscall.ECONNRESET), 502, "broke the connection", nil},
 		{"connection closed", upstreamFails(io.ErrUnexpectedEOF), 502, "broke the connection", nil},
 		{"malformed response", upstreamFails(errors.New("malformed HTTP response")), 502, "no valid answer", nil},
-		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", policy.ErrUnauthenticated)), 401, "This gateway refuses the credential", []string{"Cache-Status: weir; detail=key"}},
+		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", policy.ErrUnauthenticated)), 401, "This gateway refuses the credential", []string{"Cache-Status: weir; detail=key", `WWW-Authenticate: Bearer realm="weir"`}},
 		{
 			"unavailable identity provider", identityFails(unavailable), 503, "Service Unavailable: identity provider unavailable",
 			[]string{"Retry-After: 10", "Cache-Status: weir; detail=identity"},

@@ -59,6 +59,9 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.allow != "" {
 		h.Set("Allow", f.allow)
 	}
+	if f.status == http.StatusUnauthorized { // RFC 9110 section 15.5.2
+		h.Set("WWW-Authenticate", `Bearer realm="weir"`)
+	}
 	if f.refusal != nil {
 		setLimitHeaders(h, f.refusal)
 	}

@@ -42,7 +42,7 @@ func TestRefusedTokenIsNotSentAgain(t *testing.T) {
 	setup(acceptOnly(0)).run(t, func(w *world) {
 		w.wantReply("first", w.get(tagList, "Authorization: Bearer bad"), 401)
 		for range 100 {
-			r := w.wantReply("", w.get(tagList, "Authorization: Bearer bad"), 401, "Cache-Status: weir; detail=refused-token")
+			r := w.wantReply("", w.get(tagList, "Authorization: Bearer bad"), 401, "Cache-Status: weir; detail=refused-token", `WWW-Authenticate: Bearer realm="weir"`)
 			failIf(w, !strings.Contains(r.body, `"message":"Bad credentials"`) || !strings.Contains(r.body, "documentation_url"), "body %s", r.body)
 		}
 		w.want("requests", w.upstreamSaw(), 1)
