@@ -33,7 +33,7 @@ type GraphQLRules struct {
 	Operations []string `yaml:"operations" desc:"permitted operation names, with * for any characters; the client chooses the names"`
 	// Repositories are patterns ([Glob]). [Scope.PermitsQuery] judges them, because it needs the names behind node IDs.
 	Repositories []string `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters; refuses calls that may reach others"`
-	Persisted    []string `yaml:"persisted" desc:"SHA-256 of each permitted query text, in hexadecimal; all if empty"`
+	Persisted    []string `yaml:"persisted" desc:"SHA-256 of each permitted query text, in hexadecimal; all without this list"`
 }
 
 // Restricts reports whether the rules refuse any call.

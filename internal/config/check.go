@@ -456,6 +456,12 @@ func (d *decoder) checkClients(c *Config) {
 		for j, name := range client.Credentials {
 			d.require(credentials[name], fmt.Sprintf("%s.credentials[%d]", key, j), "%q is not among credentials; %s", name, suggestionOf(credentials, "credentials"))
 		}
+		for name, list := range map[string][]string{
+			"methods": client.Methods, "operations": client.Operations, "repositories": client.Repositories, "organizations": client.Organizations,
+			"graphql.operations": client.GraphQL.Operations, "graphql.repositories": client.GraphQL.Repositories, "graphql.persisted": client.GraphQL.Persisted,
+		} {
+			d.require(list == nil || len(list) > 0, key+"."+name, "is empty, which would permit all; list the permitted ones, or remove the key")
+		}
 		d.checkGraphQL(key+".graphql", client.GraphQL)
 		d.checkNames(key, client)
 		d.require(client.Share >= 1 && client.Share <= 1000, key+".share", "%d: must be from 1 to 1000", client.Share)

@@ -283,6 +283,22 @@ func TestClientMistakesAreReported(t *testing.T) {
 		{"duplicate name", "{name: a, key: %a, credentials: [ci]}, {name: a, key: %b, credentials: [ci]}", `3:128: clients[1].name: "a" is a duplicate; each needs its own`},
 		{"duplicate key", "{name: a, key: %a, credentials: [ci]}, {name: b, key: %A, credentials: [ci]}", "3:136: clients[1].key: is also the key of clients[0]; each client needs its own"},
 	}
+	for _, c := range []struct {
+		key, text string
+		column    int
+	}{
+		{"methods", "methods: []", 129},
+		{"operations", "operations: []", 132},
+		{"operations", "operations: ~", 132},
+		{"repositories", "repositories: []", 134},
+		{"organizations", "organizations: ", 135},
+		{"graphql.operations", "graphql: {operations: ~}", 142},
+		{"graphql.repositories", "graphql: {repositories: []}", 144},
+		{"graphql.persisted", "graphql: {persisted: []}", 141},
+	} {
+		mistakes = append(mistakes, mistake{"empty " + c.text, "{name: a, key: %a, credentials: [ci], " + c.text + "}", fmt.Sprintf(
+			"3:%d: clients[0].%s: is empty, which would permit all; list the permitted ones, or remove the key", c.column, c.key)})
+	}
 	for i := range mistakes {
 		mistakes[i].text = hashes.Replace(mistakes[i].text) + "]"
 	}

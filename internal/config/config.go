@@ -270,8 +270,8 @@ type Client struct {
 	Key         string              `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new creates both"`
 	Certificate string              `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name signed by tls.client_ca: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
 	JWT         JWT                 `yaml:"jwt" desc:"tokens of an issuer that identify the client"`
-	Methods     []string            `yaml:"methods" desc:"permitted methods; GET includes HEAD; all if empty"`
-	Operations  []string            `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all if empty"`
+	Methods     []string            `yaml:"methods" desc:"permitted methods; GET includes HEAD; all without this list"`
+	Operations  []string            `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all without this list"`
 	GraphQL     policy.GraphQLRules `yaml:"graphql" desc:"permitted GraphQL calls; all if empty"`
 	// Repositories and Organizations are the lists of [policy.Scope].
 	Repositories  []string           `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters, and !OWNER/NAME for exceptions; with this list or organizations, a call that may reach others is refused"`

@@ -227,6 +227,10 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, key string) {
 	}
 	tagged := n.Style&yaml.TaggedStyle != 0
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" && !tagged {
+		if v.Kind() == reflect.Slice && v.IsNil() { // the check of a list can tell an empty value from a missing key
+			v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+			d.at[key] = position{line: n.Line, column: n.Column}
+		}
 		return // an empty value, null and ~ keep the default
 	}
 	literal := n.Kind == yaml.ScalarNode && !strings.Contains(n.Value, "${") && !strings.HasPrefix(n.Value, "file:")
