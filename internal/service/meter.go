@@ -76,7 +76,7 @@ var limitRules = readReference[struct {
 	Rules     []struct{ Method, Part, Resource string }
 	NoContent []string `yaml:"no_content"`
 	Endpoints map[string]string
-}]("limits.yaml")()
+}]("limits.yaml")
 
 // newMeter returns a meter for the limits and resources of a configuration.
 func newMeter(c Config) *meter {
@@ -84,7 +84,7 @@ func newMeter(c Config) *meter {
 		limits: c.Limits, cooldown: cmp.Or(c.Cooldown, time.Minute), override: c.Resources, off: c.NoRateLimits,
 		usages: map[string]*usage{}, violations: noViolations(),
 	}
-	m.resources = slices.DeleteFunc(slices.Clone(limitRules.Resources), func(r Resource) bool { return r.Dialect != "" && r.Dialect != c.Dialect.Name })
+	m.resources = slices.DeleteFunc(slices.Clone(limitRules().Resources), func(r Resource) bool { return r.Dialect != "" && r.Dialect != c.Dialect.Name })
 	for i, r := range m.resources {
 		switch search := c.Limits.Search; r.Name {
 		case searchResource:
@@ -125,14 +125,14 @@ func (s *Service) demand(r *request) demand {
 		d.endpoint = endpoint(r.Method, r.URL.Path)
 		return d
 	}
-	d.endpoint, d.free = cmp.Or(limitRules.Endpoints[op.ID], op.ID), op.ID == rateLimitID
-	for _, rule := range limitRules.Rules {
+	d.endpoint, d.free = cmp.Or(limitRules().Endpoints[op.ID], op.ID), op.ID == rateLimitID
+	for _, rule := range limitRules().Rules {
 		if (rule.Method == "" || rule.Method == op.Method) && strings.Contains(op.Path, rule.Part) {
 			d.resource = rule.Resource
 			break
 		}
 	}
-	without := slices.ContainsFunc(limitRules.NoContent, func(part string) bool { return strings.Contains(op.Path, part) })
+	without := slices.ContainsFunc(limitRules().NoContent, func(part string) bool { return strings.Contains(op.Path, part) })
 	d.content = op.notifies || op.Method == http.MethodPost && op.lists(http.StatusCreated) && !without
 	if s.config.Dialect.Name == "service" && op.documented != nil {
 		d.content = op.documented.CreatesContent

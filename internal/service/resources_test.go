@@ -78,7 +78,7 @@ func TestPrimaryWindowsAreCountedPerResource(t *testing.T) {
 				l := testLimits()
 				l.Primary.User, l.Search.Authenticated, l.Search.Code = 3, 3, 3
 				override := map[string]policy.Window{}
-				for _, r := range limitRules.Resources {
+				for _, r := range limitRules().Resources {
 					override[r.Name] = three
 				}
 				s := newTester(t, Config{Limits: l, Resources: override, Unlisted: map[string]Resource{"repos/get-views": {Name: "invented", Limit: three}}})
