@@ -23,10 +23,8 @@ const (
 
 // eventKind is an event of reference/events.yaml.
 type eventKind struct {
-	Targets []string `yaml:"targets"`
-	Payload string   `yaml:"payload"`
-	Actions []string `yaml:"actions"`
-	Options []string `yaml:"options"`
+	Payload                   string
+	Targets, Actions, Options []string
 }
 
 // eventKinds maps event names to reference/events.yaml.

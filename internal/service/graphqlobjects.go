@@ -136,10 +136,7 @@ func (w *world) numbered(r *repository, number int) (issue, pull doc) {
 }
 
 func accountType(a *account) string {
-	if a.members != nil {
-		return "Organization"
-	}
-	return "User"
+	return map[bool]string{true: "Organization", false: "User"}[a.members != nil]
 }
 
 func (e *execution) account(a *account) node {

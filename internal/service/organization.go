@@ -118,10 +118,7 @@ func getMembership(s *Service, r *request) response {
 }
 
 func membershipObject(r *request, org *account, m *membership) object {
-	role, url := "member", r.base+"/orgs/"+org.login
-	if m.admin {
-		role = "admin"
-	}
+	role, url := map[bool]string{true: "admin", false: "member"}[m.admin], r.base+"/orgs/"+org.login
 	return object{
 		{"url", url + "/memberships/" + m.user.login}, {"state", "active"}, {"role", role}, {"organization_url", url},
 		{"user", userObject(r, m.user)}, {"organization", organizationSummary(r, org)},

@@ -51,12 +51,7 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 	if r.language != "" {
 		language = r.language
 	}
-	status := func(enabled bool) object {
-		if enabled {
-			return object{{"status", "enabled"}}
-		}
-		return object{{"status", "disabled"}}
-	}
+	enabled, disabled := object{{"status", "enabled"}}, object{{"status", "disabled"}}
 	return append(minimalRepository(req, r), object{
 		{"homepage", ""}, {"language", language}, {"forks_count", 0}, {"stargazers_count", 0}, {"watchers_count", 0},
 		{"size", len(r.git.files(r.head()))}, {"default_branch", r.defaultBranch}, {"open_issues_count", s.world.openIssues(r)},
@@ -65,8 +60,8 @@ func repositoryObject(s *Service, req *request, r *repository) object {
 		{"visibility", r.visibility()}, {"pushed_at", timestamp(r.pushed)}, {"created_at", timestamp(r.created)}, {"updated_at", timestamp(r.pushed)},
 		{"permissions", s.permissions(req.caller, r)},
 		{"security_and_analysis", object{
-			{"advanced_security", status(false)}, {"secret_scanning", status(true)},
-			{"secret_scanning_push_protection", status(false)}, {"secret_scanning_non_provider_patterns", status(false)},
+			{"advanced_security", disabled}, {"secret_scanning", enabled},
+			{"secret_scanning_push_protection", disabled}, {"secret_scanning_non_provider_patterns", disabled},
 		}},
 	}...)
 }

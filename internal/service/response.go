@@ -192,12 +192,8 @@ func matches(r *http.Request, etag string, modified time.Time) bool {
 		}
 		return false
 	}
-	ifModifiedSince := r.Header.Get("If-Modified-Since")
-	if ifModifiedSince == "" || modified.IsZero() {
-		return false
-	}
-	since, err := http.ParseTime(ifModifiedSince)
-	return err == nil && !modified.Truncate(time.Second).After(since)
+	since, err := http.ParseTime(r.Header.Get("If-Modified-Since"))
+	return err == nil && !modified.IsZero() && !modified.Truncate(time.Second).After(since)
 }
 
 // pages returns the page parameters of a list. page defaults to 1. per_page defaults to 30 and is at most 100 (Document

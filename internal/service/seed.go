@@ -365,11 +365,7 @@ var referenceFiles embed.FS
 const templateFolder, templateEnding = "reference/gitignore/", ".gitignore"
 
 // codeOfConduct is one entry of reference/codes_of_conduct.yaml (Document B section 2.2).
-type codeOfConduct struct {
-	Key  string `yaml:"key"`
-	Name string `yaml:"name"`
-	Body string `yaml:"body"`
-}
+type codeOfConduct struct{ Key, Name, Body string }
 
 var codesOfConduct = readReference[[]codeOfConduct]("codes_of_conduct.yaml")
 

@@ -551,10 +551,7 @@ func (s *Service) finish(w http.ResponseWriter, req *request, resp *response) []
 }
 
 func baseURL(r *http.Request) string {
-	if r.TLS != nil {
-		return "https://" + r.Host
-	}
-	return "http://" + r.Host
+	return map[bool]string{true: "https://", false: "http://"}[r.TLS != nil] + r.Host
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

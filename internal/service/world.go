@@ -109,10 +109,7 @@ func (r *repository) filled() *repository {
 func (r *repository) fullName() string { return r.owner.login + "/" + r.name }
 
 func (r *repository) visibility() string {
-	if r.private {
-		return "private"
-	}
-	return "public"
+	return map[bool]string{true: "private", false: "public"}[r.private]
 }
 
 // head returns the SHA of the default branch, or "" without commits.

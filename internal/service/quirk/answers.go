@@ -74,10 +74,8 @@ func (x *exchange) oldName() *response {
 			continue
 		}
 		target := *x.URL
-		target.Scheme, target.Host, target.Path, target.RawPath = "http", x.Host, "", ""
-		if x.TLS != nil {
-			target.Scheme = "https"
-		}
+		target.Scheme = map[bool]string{true: "https", false: "http"}[x.TLS != nil]
+		target.Host, target.Path, target.RawPath = x.Host, "", ""
 		r := newResponse(http.StatusMovedPermanently, "Moved Permanently")
 		if x.Method != http.MethodGet && x.Method != http.MethodHead {
 			r.status = http.StatusTemporaryRedirect

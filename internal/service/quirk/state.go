@@ -110,15 +110,10 @@ func (s *State) Due(name string, every int) bool {
 
 // Delay waits for least plus a random part of random, or until ctx ends.
 func (s *State) Delay(ctx context.Context, least, random Duration) {
-	d := time.Duration(least) + time.Duration(s.UpTo(int64(random)))
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+	if d := time.Duration(least) + time.Duration(s.UpTo(int64(random))); d > 0 {
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		<-ctx.Done()
 	}
 }
 
@@ -161,9 +156,6 @@ func (x *exchange) token() string {
 func (x *exchange) happens(c Chance) bool {
 	if c.Operations != nil {
 		return c.Operations.match(x.Method, x.Path)
-	}
-	if c.Probability == 0 || c.Probability == 1 {
-		return c.Probability == 1
 	}
 	x.state.mu.Lock()
 	defer x.state.mu.Unlock()
