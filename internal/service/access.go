@@ -90,6 +90,11 @@ func (w *world) isVisible(r *repository, c caller) bool {
 	return !r.gone && (!r.private || isMember || c.covers(r.owner, r))
 }
 
+// visible returns the repositories that the caller may see.
+func (w *world) visible(c caller) []*repository {
+	return slices.DeleteFunc(slices.Clone(w.repositories), func(r *repository) bool { return !w.isVisible(r, c) })
+}
+
 // grants holds the permissions of a token. The keys are the names in the documents, such as "Members (organization)".
 // The values are "read" or "write". Every token also has "Metadata (repository)".
 type grants map[string]string

@@ -131,8 +131,8 @@ func getFeed(s *Service, req *request) response {
 		}
 	}
 	var all []activity
-	for _, r := range s.world.repositories {
-		if s.world.isVisible(r, reader) && (f.selects == nil || f.selects(r, user, organization)) {
+	for _, r := range s.world.visible(reader) {
+		if f.selects == nil || f.selects(r, user, organization) {
 			all = append(all, f.activities(r, user)...)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -592,9 +591,3 @@ func changeContent(s *Service, r *request) response {
 
 // text returns a string of the body, or "".
 func (r *request) text(name string) string { return textOf(r.body[name]) }
-
-// isNumber reports whether a text is a number.
-func isNumber(s string) bool {
-	_, err := strconv.Atoi(s)
-	return err == nil
-}

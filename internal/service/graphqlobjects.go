@@ -397,10 +397,7 @@ func (e *execution) search(f *ast.Field, arguments map[string]any) any {
 	query := parseQuery(strings.ReplaceAll(text, "@me", e.req.caller.login))
 	terms := alternatives(query)
 	var items []item
-	for _, r := range e.s.world.repositories {
-		if !e.s.world.isVisible(r, e.req.caller) {
-			continue
-		}
+	for _, r := range e.s.world.visible(e.req.caller) {
 		for _, issue := range e.s.world.where(r, "issues", "", "") {
 			if in := searchedProperties(query, e.s.issueDocument(e.req, r, issue)); bestScore(terms, in) > 0 {
 				items = append(items, item{issue["created_at"].(string), issueID(r, issue), func() node { return e.issue(r, issue) }})

@@ -191,13 +191,9 @@ func usersNamed(logins any) []any {
 
 // listIssues lists the issues of a repository, or those of the caller in all repositories, newest first.
 func listIssues(s *Service, r *request) response {
-	repos := []*repository{r.repo}
-	if r.repo == nil {
-		repos = s.world.reposOf(r.params["org"])
-	}
 	q, list := r.query, []doc(nil)
-	for _, repo := range repos {
-		if !s.world.isVisible(repo, r.caller) {
+	for _, repo := range s.world.visible(r.caller) {
+		if r.repo != nil && repo != r.repo || r.org != nil && repo.owner != r.org {
 			continue
 		}
 		for _, issue := range slices.Backward(s.world.where(repo, "issues", "", "")) {

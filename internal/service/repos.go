@@ -112,10 +112,10 @@ func deleteRepo(s *Service, r *request) response {
 // of the caller's organization.
 func listRepos(s *Service, r *request) response {
 	list, user := []*repository(nil), s.world.user(r.caller)
-	for _, repo := range s.world.reposOf("") {
+	for _, repo := range s.world.visible(r.caller) {
 		ofOwner := strings.HasPrefix(r.path, "/orgs/"+repo.owner.login+"/") || strings.HasPrefix(r.path, "/users/"+repo.owner.login+"/")
 		ofCaller := isMine(r.op.view) && (user != nil && isMember(repo.owner, user) || r.caller.covers(repo.owner, repo))
-		if (ofOwner || ofCaller) && s.world.isVisible(repo, r.caller) {
+		if ofOwner || ofCaller {
 			list = append(list, repo)
 		}
 	}

@@ -16,11 +16,11 @@ import (
 // languages maps file extensions to language names.
 var languages = map[string]string{".go": "Go", ".py": "Python", ".md": "Markdown", ".svg": "SVG"}
 
-// searchIn returns a handler that searches the documents of all repositories.
+// searchIn returns a handler that searches the documents of the repositories that the caller may see.
 func searchIn(kind string, documents func(*Service, *request, *repository) []document) handler {
 	return func(s *Service, req *request) response {
 		var all []document
-		for _, r := range s.world.repositories {
+		for _, r := range s.world.visible(req.caller) {
 			all = append(all, documents(s, req, r)...)
 		}
 		return s.search(req, kind, all)
@@ -163,8 +163,8 @@ type searchHit struct {
 	score float64
 }
 
-// search returns one page of the documents that match the query and that the caller may see. The results are sorted by
-// score or by the requested sort key.
+// search returns one page of the documents that match the query. The results are sorted by score or by the requested sort
+// key.
 func (s *Service) search(req *request, kind string, documents []document) response {
 	query := parseQuery(req.query.Get("q"))
 	if problem := s.checkScopes(req, query); problem != nil {
@@ -174,9 +174,6 @@ func (s *Service) search(req *request, kind string, documents []document) respon
 	var all []searchHit
 	repositories := map[*repository]bool{} // considered repositories
 	for _, d := range documents {
-		if d.repository != nil && !s.world.isVisible(d.repository, req.caller) {
-			continue
-		}
 		d.properties = searchedProperties(query, d)
 		if d.properties != nil && d.repository != nil && !repositories[d.repository] {
 			if len(repositories) == maxSearchedRepositories {
@@ -245,9 +242,7 @@ func (s *Service) checkScopes(req *request, query searchQuery) *response {
 	isScope := func(t searchToken) bool { return slices.Contains([]string{"repo", "user", "org"}, t.name) }
 	isAccessible := func(t searchToken) bool {
 		if t.name == "repo" {
-			return slices.ContainsFunc(s.world.repositories, func(r *repository) bool {
-				return strings.EqualFold(r.fullName(), t.value) && s.world.isVisible(r, req.caller)
-			})
+			return slices.ContainsFunc(s.world.visible(req.caller), func(r *repository) bool { return strings.EqualFold(r.fullName(), t.value) })
 		}
 		return isScope(t) && slices.ContainsFunc(s.world.byID, func(a *account) bool { return strings.EqualFold(a.login, t.value) })
 	}

@@ -102,7 +102,8 @@ func (p segment) accepts(value string) bool {
 		return false
 	}
 	if p.name == "account_id" { // /user/1, but not /user/repos
-		return isNumber(value)
+		_, err := strconv.Atoi(value)
+		return err == nil
 	}
 	base, head, isPair := strings.Cut(value, "...")
 	return p.head == "" || isPair && base != "" && head != ""

@@ -84,9 +84,6 @@ func listWatched(s *Service, req *request) response {
 	if u == nil {
 		return notFound()
 	}
-	watched := slices.DeleteFunc(slices.Clone(s.world.repositories), func(r *repository) bool {
-		sub := r.subscriptions[u]
-		return sub == nil || !sub.subscribed || !s.world.isVisible(r, req.caller)
-	})
+	watched := slices.DeleteFunc(s.world.visible(req.caller), func(r *repository) bool { return !slices.Contains(watchersOf(r), u) })
 	return listOf(watched, func(r *repository) object { return repositoryObject(s, req, r) })
 }

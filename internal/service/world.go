@@ -276,7 +276,7 @@ func (w *world) repo(owner, name string) *repository {
 }
 
 func (w *world) reposOf(owner string) []*repository {
-	return slices.DeleteFunc(slices.Clone(w.repositories), func(r *repository) bool { return r.gone || owner != "" && r.owner.login != owner })
+	return slices.DeleteFunc(slices.Clone(w.repositories), func(r *repository) bool { return r.gone || r.owner.login != owner })
 }
 
 // accountNamed returns the organization or the user with a login or number, or nil.
