@@ -207,7 +207,7 @@ func renderMilestone(s *Service, r *request, milestone doc) doc {
 func tagRelease(_ *world, repo *repository, release doc) {
 	tag := "tags/" + str(release["tag_name"])
 	if g := repo.git; release["draft"] != true && g.refs[tag] == "" {
-		g.refs[tag], g.known[tag] = g.resolve(str(release["target_commitish"])), true
+		g.refs[tag] = g.resolve(str(release["target_commitish"]))
 	}
 }
 
@@ -224,7 +224,7 @@ func touchRelease(_ *Service, r *request, release doc) {
 	list, tag := r.repo.path()+"/releases", str(release["tag_name"])
 	r.touch(list, list+"/latest", list+"/"+str(release["id"]), list+"/tags/"+escape(tag))
 	if r.op.ID == "repos/create-release" { // it may create the tag
-		r.touch(refTopic(r.repo, "tags/"+tag), r.repo.path()+"/tags", r.repo.path()+"/commits/"+escape(tag))
+		r.touch(append(refTopics(r.repo, "tags/"+tag), r.repo.path()+"/tags", r.repo.path()+"/commits/"+escape(tag))...)
 	}
 }
 

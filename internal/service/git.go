@@ -16,7 +16,6 @@ import (
 // git is the Git data of a repository. Objects never change; refs do.
 type git struct {
 	refs    map[string]string // SHA by name, such as heads/main
-	known   map[string]bool   // all refs that ever existed
 	commits map[string]*commit
 	trees   map[string]map[string]string // SHA of the content by path, of all levels
 	blobs   map[string]string
@@ -41,8 +40,7 @@ const mainBranch = "main"
 // newGit returns Git data without commits.
 func newGit() *git {
 	return &git{
-		refs: map[string]string{}, known: map[string]bool{"heads/" + mainBranch: true, "tags/v1.0": true}, commits: map[string]*commit{},
-		trees: map[string]map[string]string{}, blobs: map[string]string{},
+		refs: map[string]string{}, commits: map[string]*commit{}, trees: map[string]map[string]string{}, blobs: map[string]string{},
 	}
 }
 
@@ -212,7 +210,7 @@ func (s *Service) move(r *request, ref, sha string) {
 	if g.refs[ref] = sha; sha == "" {
 		delete(g.refs, ref)
 	}
-	g.known[ref], r.repo.pushed = true, r.now
+	r.repo.pushed = r.now
 	if strings.HasPrefix(ref, "heads/") {
 		s.emit(r, "push", doc{"ref": "refs/" + ref, "before": from, "after": sha})
 	}
@@ -225,7 +223,8 @@ func (s *Service) touchRef(r *request, ref, from, sha string) {
 	s.touchRepo(r)
 	name := g.short(ref)
 	of := root + "/commits/" + escape(name)
-	r.touch(refTopic(r.repo, ref), of, of+"/**", root+"/commits/"+from+"/branches-where-head", root+"/commits/"+sha+"/branches-where-head")
+	r.touch(refTopics(r.repo, ref)...)
+	r.touch(of, of+"/**", root+"/commits/"+from+"/branches-where-head", root+"/commits/"+sha+"/branches-where-head")
 	if !strings.HasPrefix(ref, "heads/") {
 		r.touch(root + "/tags")
 		return
@@ -247,6 +246,15 @@ func (s *Service) touchRef(r *request, ref, from, sha string) {
 // refTopic returns the topic of a ref. Reads that depend on the ref show it.
 func refTopic(repo *repository, ref string) string {
 	return repo.path() + "/git/ref/" + escape(strings.TrimPrefix(ref, "refs/"))
+}
+
+// refTopics returns what shows a ref: the topic of the ref, and those of the lists of refs with its beginnings.
+func refTopics(repo *repository, ref string) []string {
+	topics := []string{refTopic(repo, ref)}
+	for n := range len(ref) {
+		topics = append(topics, repo.path()+"/git/matching-refs/"+escape(ref[:n+1]))
+	}
+	return topics
 }
 
 // touchCommit records a change of parts of a commit, such as its statuses, under the SHA and under each ref of the
@@ -273,14 +281,6 @@ func gitTopics(r *request) []string {
 	}
 	const ofCommit = "/repos/{owner}/{repo}/commits/{+ref}"
 	switch {
-	case r.op.ID == "git/list-matching-refs":
-		topics := []string{r.path}
-		for ref := range g.known {
-			if strings.HasPrefix(ref, r.params["ref"]) {
-				topics = append(topics, refTopic(r.repo, ref))
-			}
-		}
-		return topics
 	case strings.HasPrefix(r.op.Path, ofCommit):
 		return []string{root + "/commits/" + escape(g.short(r.params["ref"])) + strings.TrimPrefix(r.op.Path, ofCommit)}
 	case r.op.ID == "repos/list-commits", r.op.ID == "repos/get-content", strings.HasPrefix(r.op.ID, "repos/get-readme"):

@@ -186,7 +186,7 @@ func (s *Service) push(e *event, body eventBody) error {
 	}
 	from := g.refs[ref]
 	p.commits, p.after = s.newCommits(e, n, p.after)
-	p.head, g.refs[ref], g.known[ref] = g.commits[p.after], p.after, true
+	p.head, g.refs[ref] = g.commits[p.after], p.after
 	maps.DeleteFunc(s.stats, func(k statisticsKey, _ any) bool { return k.repository == r.id && k.head != r.head() })
 	switch {
 	case p.deleted:

@@ -86,14 +86,12 @@ func (r *repository) withInherited() []*ruleset {
 
 func listRulesets(_ *Service, req *request) response {
 	sets := *req.rulesets()
-	if parents := cmp.Or(req.query.Get("includes_parents"), "true"); req.repo != nil {
-		switch parents {
-		case "true":
-			sets = req.repo.withInherited()
-		case "false":
-		default:
-			return invalid("Ruleset", "includes_parents")
-		}
+	switch parents := cmp.Or(req.query.Get("includes_parents"), "true"); {
+	case req.repo == nil, parents == "false":
+	case parents == "true":
+		sets = req.repo.withInherited()
+	default:
+		return invalid("Ruleset", "includes_parents")
 	}
 	return listOf(sets, func(set *ruleset) object { return rulesetObject(req, set) })
 }

@@ -321,7 +321,7 @@ func (s *seeder) seedPulls(w *world, r *repository, n int) {
 	for i := range n {
 		created, author, branch := s.now.Add(-time.Duration(n-i)*6*time.Hour), authors[i%len(authors)], fmt.Sprintf("part-%d", i+1)
 		c := commit{sha: shaOf(r.id, i), message: "Replace a part", author: w.accounts[author], at: created}
-		g.refs["heads/"+branch], g.known["heads/"+branch] = g.change(mainBranch, c, map[string]string{"part-" + itoa(i+1) + ".txt": branch}), true
+		g.refs["heads/"+branch] = g.change(mainBranch, c, map[string]string{"part-" + itoa(i+1) + ".txt": branch})
 		body := doc{
 			"title": fmt.Sprintf("Replace part %d", i+1), "body": "The old part no longer fits.", "labels": []any{"enhancement"},
 			"head": branch, "base": mainBranch, "draft": i%5 == 4,
