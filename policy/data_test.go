@@ -178,3 +178,20 @@ func TestLimitAnswersAreValid(t *testing.T) {
 		names[row.Name] = true
 	}
 }
+
+func TestQueryFailuresAreValid(t *testing.T) {
+	for _, row := range queryFailures {
+		ofPart := len(row.Type)+len(row.Begins) > 0
+		if row.Name == "" || row.Source == "" || len(row.Status) == 0 || ofPart == (row.After > 0) {
+			t.Errorf("row %q: needs a name, a source, a status, and either after or a condition about an error", row.Name)
+		}
+	}
+}
+
+func TestSilencesAreValid(t *testing.T) {
+	for _, row := range silences {
+		if row.Name == "" || row.Body <= 0 || (row.Header > 0) == (len(row.MediaTypes) > 0) {
+			t.Errorf("row %q: needs a name, body, and either media_types or header", row.Name)
+		}
+	}
+}
