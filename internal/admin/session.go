@@ -35,10 +35,7 @@ type sessions struct {
 }
 
 func newSessions() sessions {
-	expiry, err := lru.New[[sha256.Size]byte, time.Time](maxSessions)
-	if err != nil {
-		panic(err) // maxSessions is positive
-	}
+	expiry, _ := lru.New[[sha256.Size]byte, time.Time](maxSessions) // fails only for a size below 1
 	return sessions{expiry}
 }
 
@@ -66,10 +63,7 @@ type guesses struct {
 }
 
 func newGuesses() guesses {
-	wrong, err := lru.New[netip.Addr, *rate.Limiter](maxAddresses)
-	if err != nil {
-		panic(err) // maxAddresses is positive
-	}
+	wrong, _ := lru.New[netip.Addr, *rate.Limiter](maxAddresses) // fails only for a size below 1
 	return guesses{wrong: wrong, logged: rate.Sometimes{First: guessBurst, Interval: time.Second}}
 }
 

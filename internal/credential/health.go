@@ -49,10 +49,7 @@ type hiddenTarget struct{ class, scope string }
 
 // NewHealth returns an empty Health.
 func NewHealth(log *slog.Logger) *Health {
-	hidden, err := lru.New[hiddenTarget, time.Time](maxHidden)
-	if err != nil {
-		panic(err) // maxHidden is positive
-	}
+	hidden, _ := lru.New[hiddenTarget, time.Time](maxHidden) // fails only for a size below 1
 	return &Health{log: log, credentials: map[string]*credential{}, hidden: hidden}
 }
 

@@ -161,14 +161,8 @@ type Config struct {
 
 // NewReceiver returns a receiver that calls report for each new delivery.
 func NewReceiver(report func(Event)) *Receiver {
-	seen, err := lru.New[string, struct{}](maxRemembered)
-	if err != nil {
-		panic(err) // maxRemembered is positive
-	}
-	events, err := lru.New[[sha256.Size]byte, string](maxRemembered)
-	if err != nil {
-		panic(err) // as above
-	}
+	seen, _ := lru.New[string, struct{}](maxRemembered) // fails only for a size below 1
+	events, _ := lru.New[[sha256.Size]byte, string](maxRemembered)
 	return &Receiver{report: report, memory: memory{perAddress: map[netip.Addr]int{}}, seen: seen, events: events}
 }
 
