@@ -77,7 +77,6 @@ func (e *egressRefusal) Error() string {
 // CONNECT, so the refusal would look like a response of the upstream.
 type throughProxy struct{ *http.Transport }
 
-// RoundTrip implements [http.RoundTripper].
 func (t throughProxy) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.Transport.RoundTrip(r)
 	if err != nil || resp.StatusCode != http.StatusProxyAuthRequired || r.URL.Scheme != "http" {
@@ -97,7 +96,6 @@ type firstAnswer struct {
 	check   func(http.Header)
 }
 
-// RoundTrip implements [http.RoundTripper].
 func (t *firstAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.throughProxy.RoundTrip(r)
 	if err == nil && !t.checked.Load() && t.checked.CompareAndSwap(false, true) {

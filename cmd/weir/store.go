@@ -63,22 +63,17 @@ type marks interface {
 	Once(ctx context.Context, name string, end time.Time) (bool, error)
 }
 
-// memoryStore is a store of this process.
+// memoryStore implements [store] in this process.
 type memoryStore struct{ *limits.Memory }
 
-// Rename implements [store].
 func (s memoryStore) Rename(from, into string, kind policy.CallerKind) { s.Merge(from, into, kind) }
 
-// Leave implements [store].
 func (memoryStore) Leave(context.Context) error { return nil }
 
-// Close implements [store].
 func (memoryStore) Close() error { return nil }
 
-// Lost implements [store].
 func (memoryStore) Lost() time.Time { return time.Time{} }
 
-// Replicas implements [store].
 func (memoryStore) Replicas() int { return 1 }
 
 // hashKeys are the keys of the hashes that name accounts. former is the key that this process used before it joined the

@@ -13,21 +13,18 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// spans is a client hook that starts a span for each command or pipeline of a traced request. A span has the
+// spans is a [redis.Hook] that starts a span for each command or pipeline of a traced request. A span has the
 // name of the command, but no keys and no values.
 type spans struct{}
 
-// DialHook implements [redis.Hook].
 func (spans) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-// ProcessHook implements [redis.Hook].
 func (spans) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		return traced(ctx, strings.ToUpper(cmd.Name()), 1, func(ctx context.Context) error { return next(ctx, cmd) })
 	}
 }
 
-// ProcessPipelineHook implements [redis.Hook].
 func (spans) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		return traced(ctx, "PIPELINE", len(cmds), func(ctx context.Context) error { return next(ctx, cmds) })

@@ -92,10 +92,8 @@ func (q queue[T]) Less(i, j int) bool { return q[i].before(q[j]) }
 
 func (q queue[T]) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
-// Push implements [heap.Interface].
 func (q *queue[T]) Push(x any) { *q = append(*q, x.(T)) }
 
-// Pop implements [heap.Interface].
 func (q *queue[T]) Pop() any {
 	old := *q
 	last := old[len(old)-1]

@@ -32,26 +32,23 @@ type lockedWriter struct {
 	w  io.Writer
 }
 
-// Write implements [io.Writer].
 func (l *lockedWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
 }
 
-// logs forwards records to local, with trace_id and span_id if the context has a span. It also exports the records if the
+// logs is a [slog.Handler] that forwards records to local, with trace_id and span_id if the context has a span. It also exports the records if the
 // environment selects a log exporter.
 type logs struct {
 	local  slog.Handler
 	remote slog.Handler // takes the span from the context; nil without an exporter
 }
 
-// Enabled implements [slog.Handler].
 func (l *logs) Enabled(ctx context.Context, level slog.Level) bool {
 	return l.local.Enabled(ctx, level)
 }
 
-// Handle implements [slog.Handler].
 func (l *logs) Handle(ctx context.Context, record slog.Record) error {
 	var err error
 	if l.remote != nil {
@@ -63,12 +60,10 @@ func (l *logs) Handle(ctx context.Context, record slog.Record) error {
 	return errors.Join(err, l.local.Handle(ctx, record))
 }
 
-// WithAttrs implements [slog.Handler].
 func (l *logs) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return l.with(func(h slog.Handler) slog.Handler { return h.WithAttrs(attrs) })
 }
 
-// WithGroup implements [slog.Handler].
 func (l *logs) WithGroup(name string) slog.Handler {
 	return l.with(func(h slog.Handler) slog.Handler { return h.WithGroup(name) })
 }

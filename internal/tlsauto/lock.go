@@ -53,7 +53,6 @@ func (s *redisStorage) Lock(ctx context.Context, name string) error {
 	}
 }
 
-// TryLock implements certmagic.TryLocker.
 func (s *redisStorage) TryLock(ctx context.Context, name string) (bool, error) {
 	token := rand.Text()
 	locked, _, err := s.lease(name, token, s.run).Acquire(ctx, "", leaseTTL)
@@ -94,7 +93,6 @@ func (s *redisStorage) renew(ctx context.Context, name, token string) {
 	}
 }
 
-// Unlock implements certmagic.Locker.
 func (s *redisStorage) Unlock(_ context.Context, name string) error {
 	s.mu.Lock()
 	l, ok := s.held[name]

@@ -14,17 +14,14 @@ type zapCore struct{ slog.Handler }
 // slogLevel converts a level of zap. Adjacent levels differ by 1 in zap and by 4 in slog.
 func slogLevel(l zapcore.Level) slog.Level { return min(slog.Level(4*l), slog.LevelError) }
 
-// Enabled implements zapcore.LevelEnabler.
 func (c zapCore) Enabled(l zapcore.Level) bool {
 	return c.Handler.Enabled(context.Background(), slogLevel(l))
 }
 
-// With implements zapcore.Core.
 func (c zapCore) With(fields []zapcore.Field) zapcore.Core {
 	return zapCore{c.WithAttrs(attrs(fields))}
 }
 
-// Check implements zapcore.Core.
 func (c zapCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return checked.AddCore(e, c)
@@ -32,7 +29,6 @@ func (c zapCore) Check(e zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.
 	return checked
 }
 
-// Write implements zapcore.Core.
 func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	r := slog.NewRecord(time.Now(), slogLevel(e.Level), "certificates: "+e.Message, 0)
 	r.AddAttrs(attrs(fields)...)

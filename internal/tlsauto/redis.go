@@ -85,7 +85,7 @@ for i = 3, #KEYS do
 end
 return 1`)
 
-// redisStorage is a storage that replicas share.
+// redisStorage implements [Storage] for all replicas.
 type redisStorage struct {
 	reader
 	client  redis.UniversalClient
@@ -111,7 +111,6 @@ func NewRedis(client redis.UniversalClient, secret []byte, log *slog.Logger) (St
 	return s, nil
 }
 
-// Close implements Storage.
 func (s *redisStorage) Close() {
 	s.mu.Lock() // no lease starts after stop
 	s.stop()

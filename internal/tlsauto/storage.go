@@ -24,9 +24,9 @@ type Storage interface {
 // the folder can read the files.
 func NewFolder(path string) Storage { return folder{&certmagic.FileStorage{Path: path}} }
 
+// folder implements [Storage].
 type folder struct{ *certmagic.FileStorage }
 
-// Close implements Storage.
 func (folder) Close() {}
 
 // NewMemory returns a storage in memory. Every start of the process orders new certificates.
@@ -36,6 +36,7 @@ func NewMemory() Storage {
 	return m
 }
 
+// memory implements [Storage].
 type memory struct {
 	reader
 	mu     sync.Mutex
@@ -48,10 +49,8 @@ type value struct {
 	modified time.Time
 }
 
-// Close implements Storage.
 func (*memory) Close() {}
 
-// Store implements certmagic.Storage.
 func (m *memory) Store(_ context.Context, key string, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,7 +58,6 @@ func (m *memory) Store(_ context.Context, key string, data []byte) error {
 	return nil
 }
 
-// Delete implements certmagic.Storage.
 func (m *memory) Delete(_ context.Context, key string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +81,6 @@ func (m *memory) keys(context.Context) ([]string, error) {
 	return slices.Collect(maps.Keys(m.values)), nil
 }
 
-// Lock implements certmagic.Locker.
 func (m *memory) Lock(ctx context.Context, name string) error {
 	select {
 	case m.lock(name) <- struct{}{}:
@@ -93,7 +90,6 @@ func (m *memory) Lock(ctx context.Context, name string) error {
 	}
 }
 
-// Unlock implements certmagic.Locker.
 func (m *memory) Unlock(_ context.Context, name string) error {
 	select {
 	case <-m.lock(name):
@@ -114,19 +110,16 @@ type reader struct {
 	get  func(ctx context.Context, key string) (value, error)
 }
 
-// Load implements certmagic.Storage.
 func (r reader) Load(ctx context.Context, key string) ([]byte, error) {
 	v, err := r.get(ctx, key)
 	return v.data, err
 }
 
-// Exists implements certmagic.Storage.
 func (r reader) Exists(ctx context.Context, key string) bool {
 	_, err := r.Stat(ctx, key)
 	return err == nil
 }
 
-// List implements certmagic.Storage.
 func (r reader) List(ctx context.Context, prefix string, recursive bool) ([]string, error) {
 	keys, err := r.keys(ctx)
 	if err != nil {
@@ -135,7 +128,6 @@ func (r reader) List(ctx context.Context, prefix string, recursive bool) ([]stri
 	return below(prefix, keys, recursive)
 }
 
-// Stat implements certmagic.Storage.
 func (r reader) Stat(ctx context.Context, key string) (certmagic.KeyInfo, error) {
 	keys, err := r.keys(ctx)
 	if err != nil {
