@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-
 	"github.com/weirgate/weir/cache"
 )
 
@@ -27,7 +25,7 @@ const (
 type HeavyQueries struct {
 	some    atomic.Bool // false means that no query ever failed, so that most responses need no lock
 	mu      sync.Mutex
-	queries *simplelru.LRU[heavyQuery, queryFailures]
+	queries bounded[heavyQuery, queryFailures]
 	// silent is a question whose failure may be that of an outage, and zero after any other response to a query. several means
 	// that different questions have failed like this since then.
 	silent  cache.Key
@@ -55,9 +53,7 @@ func (h *HeavyQueries) Observe(account string, question cache.Key, failure strin
 	key := heavyQuery{account, question}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.queries == nil {
-		h.queries, _ = simplelru.NewLRU[heavyQuery, queryFailures](maxHeavyQueries, nil) // the size is valid
-	}
+	queries := h.queries.list(maxHeavyQueries)
 	switch {
 	case !outage:
 		h.silent, h.several = cache.Key{}, false
@@ -66,17 +62,17 @@ func (h *HeavyQueries) Observe(account string, question cache.Key, failure strin
 	case h.silent != key.question:
 		h.several = true
 	}
-	f, _ := h.queries.Get(key)
+	f, _ := queries.Get(key)
 	switch {
 	case failure == "":
-		h.queries.Remove(key)
+		queries.Remove(key)
 		return
 	case h.several:
 		return
 	case now.Sub(f.last) > heavyMemory:
 		f.failures = 0
 	}
-	h.queries.Add(key, queryFailures{f.failures + 1, now})
+	queries.Add(key, queryFailures{f.failures + 1, now})
 	h.some.Store(true)
 }
 
@@ -88,7 +84,7 @@ func (h *HeavyQueries) Pause(account string, question cache.Key, now time.Time) 
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	f, _ := h.queries.Get(heavyQuery{account, question})
+	f, _ := h.queries.list(maxHeavyQueries).Get(heavyQuery{account, question})
 	if f.failures < mostFailures {
 		return f.failures, 0
 	}

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-
 	"github.com/weirgate/weir/policy"
 )
 
@@ -19,9 +17,9 @@ import (
 // empty and ready for use. Identities is safe for concurrent use and outlives a gateway.
 type Identities struct {
 	mu      sync.Mutex
-	known   *simplelru.LRU[string, knownIdentity] // by account; nil before the first element
-	changed map[string]Identity                   // identities that are not shared yet, by account
-	logins  *simplelru.LRU[string, string]        // by account; nil before the first element
+	known   bounded[string, knownIdentity] // by account
+	changed map[string]Identity            // identities that are not shared yet, by account
+	logins  bounded[string, string]        // by account
 }
 
 const (
@@ -83,14 +81,12 @@ func (s *Identities) Learn(account string, i Identity, now time.Time) (merge boo
 
 // addLocked adds an identity, and reports whether it is new or was not confirmed for renewIdentity. mu must be held.
 func (s *Identities) addLocked(account string, i Identity, now time.Time) bool {
-	if s.known == nil {
-		s.known, _ = simplelru.NewLRU[string, knownIdentity](maxIdentities, nil) // fails only for a size below 1
-	}
-	known, ok := s.known.Peek(account)
+	list := s.known.list(maxIdentities)
+	known, ok := list.Peek(account)
 	if account == i.Account() || ok && (known.Identity != i || now.Sub(known.at) < renewIdentity) {
 		return false
 	}
-	s.known.Add(account, knownIdentity{i, now})
+	list.Add(account, knownIdentity{i, now})
 	return true
 }
 
@@ -102,11 +98,8 @@ func (s *Identities) LearnLogin(login string, accounts ...string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.logins == nil {
-		s.logins, _ = simplelru.NewLRU[string, string](maxIdentities, nil) // fails only for a size below 1
-	}
 	for _, account := range accounts {
-		s.logins.Add(account, login)
+		s.logins.list(maxIdentities).Add(account, login)
 	}
 }
 
@@ -116,9 +109,7 @@ var validLogin = regexp.MustCompile(`^[\w.\[\]-]{1,64}$`)
 func (s *Identities) Login(account string) (login string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.logins != nil {
-		login, _ = s.logins.Peek(account)
-	}
+	login, _ = s.logins.list(maxIdentities).Peek(account)
 	return login
 }
 
@@ -129,16 +120,7 @@ func (s *Identities) Share(
 	ctx context.Context, merge func(from, into string, kind policy.CallerKind),
 	exchange func(ctx context.Context, changed []string) ([]string, error),
 ) {
-	tick := time.NewTicker(shareInterval)
-	defer tick.Stop()
-	for {
-		s.share(ctx, merge, exchange)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	everyShareInterval(ctx, func() { s.share(ctx, merge, exchange) })
 }
 
 func (s *Identities) share(

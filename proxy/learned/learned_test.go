@@ -29,7 +29,7 @@ func TestTokenListsAreBounded(t *testing.T) {
 			tokens.Observe(fmt.Sprint(i), http.StatusUnauthorized, true, time.Now())
 			tokens.Observe(fmt.Sprint("good ", i), http.StatusOK, true, time.Now())
 		}
-		if n, m, s := tokens.refused.Len(), tokens.accepted.Len(), tokens.senders.Len(); n != maxTokens || m != maxTokens || s != maxSenders {
+		if n, m, s := tokens.refused.lru.Len(), tokens.accepted.lru.Len(), tokens.senders.Len(); n != maxTokens || m != maxTokens || s != maxSenders {
 			t.Errorf("%d refused and %d accepted tokens, %d addresses", n, m, s)
 		}
 		time.Sleep(2 * FailedWindow)

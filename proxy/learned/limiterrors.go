@@ -4,14 +4,12 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // LimitErrors contains the statuses of the upstream's last limit errors, by account. The zero value is empty and ready for use.
 type LimitErrors struct {
 	mu       sync.Mutex
-	statuses *simplelru.LRU[string, limitStatus]
+	statuses bounded[string, limitStatus]
 }
 
 type limitStatus struct {
@@ -31,20 +29,14 @@ func (l *LimitErrors) Add(account string, status int) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.statuses == nil {
-		l.statuses, _ = simplelru.NewLRU[string, limitStatus](maxLimitErrors, nil) // the size is valid
-	}
-	l.statuses.Add(account, limitStatus{status, time.Now().Add(limitStatusMemory)})
+	l.statuses.list(maxLimitErrors).Add(account, limitStatus{status, time.Now().Add(limitStatusMemory)})
 }
 
 // Last returns the status of the last limit error of an account, or zero.
 func (l *LimitErrors) Last(account string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.statuses == nil {
-		return 0
-	}
-	s, ok := l.statuses.Get(account)
+	s, ok := l.statuses.list(maxLimitErrors).Get(account)
 	if !ok || time.Now().After(s.until) {
 		return 0
 	}

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/golang-lru/v2/simplelru"
-
 	"github.com/weirgate/weir/policy"
 )
 
@@ -14,7 +12,7 @@ import (
 // for use. Names is safe for concurrent use.
 type Names struct {
 	mu    sync.Mutex
-	names *simplelru.LRU[string, Name] // by path, such as /repositories/7, without an object after the client and its security class
+	names bounded[string, Name] // by path, such as /repositories/7, without an object after the client and its security class
 }
 
 // Name is what the upstream has shown for a number or a node ID. It is empty for an object that a client and its credential cannot
@@ -42,21 +40,15 @@ func (n *Names) Add(path string, name Name) { n.add(path, name, NameFor) }
 func (n *Names) add(path string, name Name, lifetime time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.names == nil {
-		n.names, _ = simplelru.NewLRU[string, Name](maxNames, nil) // the size is valid
-	}
 	name.until = time.Now().Add(lifetime)
-	n.names.Add(path, name)
+	n.names.list(maxNames).Add(path, name)
 }
 
 // get returns an entry. ok is false after its end, and without an entry.
 func (n *Names) get(path string) (shown Name, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.names == nil {
-		return shown, false
-	}
-	shown, ok = n.names.Get(path)
+	shown, ok = n.names.list(maxNames).Get(path)
 	return shown, ok && time.Now().Before(shown.until)
 }
 
@@ -90,12 +82,10 @@ func (n *Names) NoteWrite(client string) { n.add(writePath+client, Name{since: t
 func (n *Names) Forget(name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.names == nil {
-		return
-	}
-	for _, path := range n.names.Keys() {
-		if shown, _ := n.names.Peek(path); strings.EqualFold(shown.Text, name) || strings.HasPrefix(strings.ToLower(shown.Text), strings.ToLower(name)+"/") {
-			n.names.Remove(path)
+	names := n.names.list(maxNames)
+	for _, path := range names.Keys() {
+		if shown, _ := names.Peek(path); strings.EqualFold(shown.Text, name) || strings.HasPrefix(strings.ToLower(shown.Text), strings.ToLower(name)+"/") {
+			names.Remove(path)
 		}
 	}
 }

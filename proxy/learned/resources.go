@@ -32,8 +32,6 @@ const (
 	namedFor = time.Hour
 	// renewNamed is the interval at which a resource that responses confirm is shared again.
 	renewNamed = 10 * time.Minute
-	// shareInterval is the interval at which replicas exchange learned resources.
-	shareInterval = 2 * time.Second
 )
 
 func resourceKey(scope string, kind policy.CallerKind) string { return scope + " " + string(kind) }
@@ -83,16 +81,7 @@ func (r *Resources) Share(
 	ctx context.Context, accepts func(name string) bool,
 	exchange func(ctx context.Context, changed map[string]string) (map[string]string, error),
 ) {
-	tick := time.NewTicker(shareInterval)
-	defer tick.Stop()
-	for {
-		r.share(ctx, accepts, exchange)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	everyShareInterval(ctx, func() { r.share(ctx, accepts, exchange) })
 }
 
 func (r *Resources) share(

@@ -27,9 +27,9 @@ import (
 // used element is removed first.
 type ClientTokens struct {
 	mu       sync.Mutex
-	accepted *simplelru.LRU[string, struct{}]     // by class
-	refused  *simplelru.LRU[string, refusedToken] // by class
-	senders  *simplelru.LRU[netip.Addr, *sender]  // nil without a bound for each address
+	accepted bounded[string, struct{}]           // by class
+	refused  bounded[string, refusedToken]       // by class
+	senders  *simplelru.LRU[netip.Addr, *sender] // nil without a bound for each address
 }
 
 const (
@@ -86,14 +86,6 @@ func (t *ClientTokens) LimitAddresses(limit bool) {
 	}
 }
 
-// initLocked allocates the lists of credentials. mu must be held.
-func (t *ClientTokens) initLocked() {
-	if t.accepted == nil {
-		t.accepted, _ = simplelru.NewLRU[string, struct{}](maxTokens, nil)
-		t.refused, _ = simplelru.NewLRU[string, refusedToken](maxTokens, nil)
-	}
-}
-
 // Observe records the status of a response to a request with a credential. Only a success proves that the upstream
 // accepted the credential, because a 403 or a 404 may also be an answer to a wrong one. A conclusive 401 concerns the
 // credential and not the operation. The first 401 of an accepted token is not remembered, because it may be a mistake of
@@ -104,24 +96,23 @@ func (t *ClientTokens) Observe(class string, status int, conclusive bool, now ti
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.initLocked()
 	if status != http.StatusUnauthorized {
-		t.accepted.Add(class, struct{}{})
-		t.refused.Remove(class)
+		t.accepted.list(maxTokens).Add(class, struct{}{})
+		t.refused.list(maxTokens).Remove(class)
 		return false
 	}
-	r, _ := t.refused.Get(class)
+	r, _ := t.refused.list(maxTokens).Get(class)
 	r.lost = r.lost || conclusive
-	lost = conclusive && t.accepted.Contains(class)
-	if conclusive && !t.accepted.Contains(class) && !now.Before(r.until) {
+	lost = conclusive && t.accepted.list(maxTokens).Contains(class)
+	if conclusive && !t.accepted.list(maxTokens).Contains(class) && !now.Before(r.until) {
 		span := longestRefusal
 		if r.times < 5 { // a larger shift exceeds longestRefusal
 			span = min(span, firstRefusal<<(2*r.times))
 		}
 		r.until, r.times = now.Add(span), r.times+1
 	}
-	t.accepted.Remove(class)
-	t.refused.Add(class, r)
+	t.accepted.list(maxTokens).Remove(class)
+	t.refused.list(maxTokens).Add(class, r)
 	return lost
 }
 
@@ -129,8 +120,7 @@ func (t *ClientTokens) Observe(class string, status int, conclusive bool, now ti
 func (t *ClientTokens) HasLostAccess(class string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.initLocked()
-	r, _ := t.refused.Get(class)
+	r, _ := t.refused.list(maxTokens).Get(class)
 	return r.lost
 }
 
@@ -139,9 +129,8 @@ func (t *ClientTokens) HasLostAccess(class string) bool {
 func (t *ClientTokens) Has(class string, presumed bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.initLocked()
-	_, accepted := t.accepted.Get(class)
-	return accepted || presumed && !t.refused.Contains(class)
+	_, accepted := t.accepted.list(maxTokens).Get(class)
+	return accepted || presumed && !t.refused.list(maxTokens).Contains(class)
 }
 
 // IsRefused reports whether a token gets 401 without a request upstream.
@@ -152,8 +141,7 @@ func (t *ClientTokens) IsRefused(class string, now time.Time) bool {
 }
 
 func (t *ClientTokens) isRefusedLocked(class string, now time.Time) bool {
-	t.initLocked()
-	r, _ := t.refused.Get(class)
+	r, _ := t.refused.list(maxTokens).Get(class)
 	return now.Before(r.until)
 }
 
@@ -191,8 +179,7 @@ func (t *ClientTokens) tryBegin(address netip.Addr, class string, now time.Time)
 ) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.initLocked()
-	if _, accepted := t.accepted.Get(class); accepted || t.senders == nil {
+	if _, accepted := t.accepted.list(maxTokens).Get(class); accepted || t.senders == nil {
 		return func(int) {}, nil, nil
 	}
 	s, ok := t.senders.Get(address)
@@ -230,7 +217,7 @@ func (t *ClientTokens) endLocked(s *sender, class string, status int, began, now
 	}
 	together := func(r failedUse) bool { return r.class == class && !r.at.Before(began) }
 	switch {
-	case status == NotSent, IsSuccess(status), t.accepted.Contains(class):
+	case status == NotSent, IsSuccess(status), t.accepted.list(maxTokens).Contains(class):
 	case status == http.StatusUnauthorized && slices.ContainsFunc(s.failed, together):
 	default:
 		s.failed = append(s.failed, failedUse{class, now})
@@ -248,7 +235,7 @@ func IsSuccess(status int) bool {
 // expireLocked removes old failed requests, and the failed requests of tokens that the upstream accepted later.
 func (t *ClientTokens) expireLocked(s *sender, now time.Time) {
 	s.failed = slices.DeleteFunc(s.failed, func(r failedUse) bool {
-		return now.Sub(r.at) >= FailedWindow || t.accepted.Contains(r.class)
+		return now.Sub(r.at) >= FailedWindow || t.accepted.list(maxTokens).Contains(r.class)
 	})
 }
 
