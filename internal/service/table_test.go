@@ -162,7 +162,7 @@ func TestRandomTrafficKeepsRevisions(t *testing.T) {
 			continue
 		}
 		s.Do("owner", method+" "+target+" "+string(body))
-		for range min(40, len(targets)) {
+		for range min(20, len(targets)) {
 			look(targets[random.IntN(len(targets))], method+" "+target+" "+string(body))
 		}
 	}
