@@ -25,20 +25,6 @@ func (t *tester) wantViolations(limits string, times int) {
 	}
 }
 
-func TestPointsAreLimitedPerMinute(t *testing.T) {
-	runWithService(t, func(t *tester) {
-		for range 900 {
-			t.call("owner", getTemplates, 200, "")
-		}
-		t.call("owner", "GET /codes_of_conduct", 200, "") // each operation has its own limit
-		t.call("member", getTemplates, 200, "")
-		t.wantViolations("", 0)
-		t.wantEqual("highest sum", Highest{900, 900}, t.s.Violations().Highest["points"])
-		t.call("owner", getTemplates, 403, secondaryLimit)
-		t.wantViolations("points", 1)
-	})
-}
-
 func TestPointsExpireAfterOneMinute(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for range 899 {

@@ -2,13 +2,11 @@ package service
 
 import (
 	"fmt"
-	"net/http"
 	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 )
@@ -123,28 +121,6 @@ func TestContentCreationIsCounted(t *testing.T) {
 	}
 }
 
-func TestConcurrentRequestsAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := testLimits()
-		l.Concurrent = 2
-		s := newTester(t, Config{Limits: l, Quirks: quirk.Set{DelayAfter: quirk.Duration(time.Second)}})
-		refused := make(chan bool, 3)
-		for range 3 {
-			time.Sleep(time.Nanosecond) // in this order
-			go func() { refused <- s.Do("owner", "GET /orgs/acme").Code == http.StatusForbidden }()
-		}
-		n := 0
-		for range 3 {
-			if <-refused {
-				n++
-			}
-		}
-		if v := s.Violations(); n != 1 || v.MaxConcurrent != 3 || v.ByLimit["concurrency"] != 1 {
-			t.Errorf("%d refused, %+v", n, v)
-		}
-	})
-}
-
 func TestNotModifiedIsFreeForAuthenticatedCallers(t *testing.T) {
 	s := newTester(t, Config{})
 	for _, as := range []string{"owner", ""} {
@@ -154,32 +130,6 @@ func TestNotModifiedIsFreeForAuthenticatedCallers(t *testing.T) {
 		if before, after := h.Get("X-Ratelimit-Remaining"), w.Header().Get("X-Ratelimit-Remaining"); (after == before) != (as != "") {
 			t.Errorf("%q: remaining %s before and %s after", as, before, after)
 		}
-	}
-}
-
-func TestTokensOfOneUserShareLimits(t *testing.T) {
-	runTableCalls(t, []call{
-		{"owner", "GET /orgs/acme", 200, ""},
-		{"\nAuthorization: token tok-owner-2", "GET /orgs/acme", 200, "X-Ratelimit-Used: 2"},
-		{"\nAuthorization: token tok-member", "GET /orgs/acme", 200, "X-Ratelimit-Used: 1"},
-		{"\nAuthorization: token tok-app", "GET /orgs/acme", 200, "X-Ratelimit-Used: 1"},
-	})
-}
-
-func TestRequestsWhileLimitedCauseABan(t *testing.T) {
-	l := testLimits()
-	l.Primary.User = 1
-	s := newTester(t, Config{Limits: l})
-	for range 2 + banAfter {
-		s.Do("owner", "GET /orgs/acme")
-	}
-	if v := s.Violations(); !v.Banned || v.SentWhileLimited != banAfter {
-		t.Errorf("%+v", v)
-	}
-	s.meter.reset()
-	s.Call(t, "owner", "GET /orgs/acme", 200, "")
-	if s.Violations().Banned {
-		t.Error("the ban outlives the reset")
 	}
 }
 
