@@ -202,7 +202,7 @@ func TestScopesOverTheWholeAPI(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range calls {
+	for i, c := range calls {
 		one, all := strings.Contains(c.kind, "repo"), c.kind == "all" || c.kind == "members" || strings.HasPrefix(c.kind, "owner")
 		others := strings.HasSuffix(c.kind, "any")
 		query := ""
@@ -219,7 +219,10 @@ func TestScopesOverTheWholeAPI(t *testing.T) {
 			return c.fill(owner, repo, id)
 		}
 		searches := query != ""
-		for _, s := range namedSpellings {
+		for k, s := range namedSpellings {
+			if !searches && k > 0 && (i+k)%4 != 0 {
+				continue // another operation has this spelling
+			}
 			if searches && !s.same && !strings.Contains(s.name, "dot") || !searches && !capitals.MatchString(at("acme", "widgets", "7")) && !s.same {
 				continue // the path has no name to change
 			}

@@ -38,7 +38,7 @@ type agentFleet struct {
 const (
 	fleetAgents    = 20
 	fleetPerMinute = 4
-	fleetPerHour   = 14
+	fleetPerHour   = 7
 )
 
 // foreignCalls are calls about repositories outside of the scope of the agents.
@@ -139,7 +139,7 @@ func (f *agentFleet) most(window time.Duration) (most int) {
 
 // TestAgentsLeaveTheOthersTheirGuarantees simulates WEIR_FLEET_MINUTES minutes.
 func TestAgentsLeaveTheOthersTheirGuarantees(t *testing.T) {
-	duration := time.Duration(testservers.Setting(t, "WEIR_FLEET_MINUTES", 4)) * time.Minute
+	duration := time.Duration(testservers.Setting(t, "WEIR_FLEET_MINUTES", 2)) * time.Minute
 	synctest.Test(t, func(t *testing.T) {
 		f := &agentFleet{T: t, duration: duration, statuses: map[string]int{}}
 		f.open()

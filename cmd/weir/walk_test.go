@@ -197,7 +197,7 @@ func walkCommand(seed uint64, requests int) string {
 
 // TestRandomWalk sends WEIR_WALK_REQUESTS requests for each of WEIR_WALK_SEEDS seeds, or for WEIR_SEED.
 func TestRandomWalk(t *testing.T) {
-	seeds, requests := testservers.Setting(t, "WEIR_WALK_SEEDS", len(walkSetups)), testservers.Setting(t, "WEIR_WALK_REQUESTS", 400)
+	seeds, requests := testservers.Setting(t, "WEIR_WALK_SEEDS", len(walkSetups)), testservers.Setting(t, "WEIR_WALK_REQUESTS", 300)
 	first := testservers.Setting(t, "WEIR_SEED", -1)
 	if first >= 0 {
 		seeds = 1

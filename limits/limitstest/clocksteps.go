@@ -22,8 +22,8 @@ func ClockRules() limits.Rules {
 const (
 	clockPoints  = 30 // per minute
 	clockClients = 4  // of each replica
-	clockSteps   = 20
-	clockTime    = 20 * time.Minute
+	clockSteps   = 10
+	clockTime    = 10 * time.Minute
 	// mostDecisions bounds the decisions of each claim. A claim is decided again when a permit of its account is settled, and when
 	// a refusal ends.
 	mostDecisions = 20

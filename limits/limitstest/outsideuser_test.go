@@ -126,7 +126,7 @@ func TestConstantOutsideUseIsLearned(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			u := &sharedBudget{limit: c.limit, outside: c.out, window: time.Minute, retryAfter: c.retryAfter, busy: 200 * time.Millisecond}
-			const hours = 5
+			const hours = 3
 			var first int
 			var later []time.Time
 			var used int64
