@@ -67,7 +67,7 @@ demo: build ## Build and run the gateway with a local reference service. Needs o
 # "make mutants" sets PACKAGES, TESTFLAGS and GOFLAGS.
 test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses redis-server if it is installed.
 	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
-	$(SERVERS) $(FIXED) $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
+	GOGC=400 $(SERVERS) $(FIXED) $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
 
 race: needs ## Run the tests with the race detector and new seeds: five minutes.
 	$(SERVERS) $(FEWER) CGO_ENABLED=1 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip '$(RACELESS)' $(TESTFLAGS) $(PACKAGES)
