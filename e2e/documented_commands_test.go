@@ -49,6 +49,7 @@ var documentedCommands = []documentedCommand{
 
 	// docs/concepts.md
 	{command: "weir tail --client builds", as: "weir tail --client builds --admin 127.0.0.1:9091", want: ` builds .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`},
+	{command: `weir tail --json | grep '"background": *true'`, as: `weir tail --json | grep --line-buffered '"background": *true'`, want: `"operation": *"statistics/`, stays: true, while: "curl 127.0.0.1:8080/repos/acme/widgets/stats/participation"},
 	{command: "curl -s 127.0.0.1:9090/api/v1/credentials", want: `^\[\]$`},
 	{command: "weir explain GET '/search/commits?q=gear'", want: `resource +search: 30 in 1m for a user`},
 	{command: `curl -s -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/rate_limit`, want: `"core":\{"limit":5000,`},
@@ -94,6 +95,9 @@ var documentedCommands = []documentedCommand{
 		want: `^[0-9a-f]{64} [0-9a-f]{64}$`},
 
 	// docs/cache.md
+	{command: `curl -si -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/orgs/acme/members | grep -iE '^(age|cache-status)'`, want: `Cache-Status: weir; (hit|fwd=)`},
+	{command: `curl -H 'Cache-Control: no-cache' -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/orgs/acme/members`, want: `"login":`},
+	{command: "weir cache purge --url /orgs/acme/members", want: `^[1-9]\d* entr`},
 	{command: "weir cache purge --url /repos/acme/widgets", want: `0 entries`},
 	{command: "weir cache purge --tag repo:acme/widgets", want: `^[1-9]\d* entr`},
 	{command: "weir cache purge --tag account:octo-bot --hard", want: `0 entries`},

@@ -252,6 +252,19 @@ func TestInitForAgentsLimitsTheirWrites(t *testing.T) {
 			t.Errorf("%s: client %+v", flag, c)
 		}
 	}
+	const page = "../../docs/recipes/agents.md"
+	text := string(must(os.ReadFile(page))(t))
+	file := filepath.Join(t.TempDir(), "weir.yaml")
+	_, flags, _ := strings.Cut(strings.ReplaceAll(text, "\\\n", ""), "weir init ")
+	flags, _, _ = strings.Cut(strings.ReplaceAll(flags, "'", ""), "\n")
+	wantWeir(t, exitOK, "agent-02", append([]string{"init", "--out", file}, strings.Fields(flags)...)...)
+	_, want, _ := strings.Cut(text, "# weir.yaml\n")
+	want, _, _ = strings.Cut(want, "```")
+	_, got, _ := strings.Cut(string(must(os.ReadFile(file))(t)), "\n") // without the comment that names weir check
+	hash := regexp.MustCompile(`[0-9a-f]{64}`)
+	if diff := cmp.Diff(hash.ReplaceAllString(want, ""), hash.ReplaceAllString(got, "")); diff != "" {
+		t.Errorf("%s shows another file than weir init writes (-page +file):\n%s", page, diff)
+	}
 	wantWeir(t, exitUsage, "--case: \"fleet\": the only case is agents", "init", "--case", "fleet", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
 	wantWeir(t, exitUsage, "--case agents: needs --credential token or app", "init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "none")
 	wantWeir(t, exitUsage, "--repository: required with --case agents", "init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
