@@ -26,8 +26,8 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // fakeGateway provides made-up data for the dashboard: many accounts, requests and alerts.
@@ -160,8 +160,8 @@ func (b *fakeGateway) state() any {
 }
 
 // sampleOperations returns operations with their usual duration.
-func sampleOperations() []proxy.Record {
-	return []proxy.Record{
+func sampleOperations() []record.Record {
+	return []record.Record{
 		{Method: "GET", Route: "/repos/{owner}/{repo}/commits", Operation: "repos/list-commits", Resource: "core", Elapsed: 84 * time.Millisecond},
 		{Method: "GET", Route: "/gitignore/templates/{name}", Operation: "gitignore/get-template", Resource: "core", Elapsed: 31 * time.Millisecond},
 		{Method: "GET", Route: "/search/code", Operation: "search/code", Resource: "search", Elapsed: 900 * time.Millisecond},
@@ -190,29 +190,29 @@ func (b *fakeGateway) addRequest(i int) {
 	r.Elapsed = time.Duration(float64(r.Elapsed) * (0.4 + b.random.ExpFloat64()*0.5))
 	sent := func(start time.Duration, status string) {
 		r.Sent++
-		r.Stages = append(r.Stages, proxy.Stage{Name: "attempt", Start: start, Elapsed: max(r.Elapsed-start, time.Millisecond), Detail: status})
+		r.Stages = append(r.Stages, record.Stage{Name: "attempt", Start: start, Elapsed: max(r.Elapsed-start, time.Millisecond), Detail: status})
 	}
 	switch n := b.random.IntN(100); {
 	case n < 52:
-		r.Cache, r.Saved, r.Elapsed = proxy.CacheStatus{Hit: true, TTL: 3211, HasTTL: true}, true, time.Duration(60+b.random.IntN(200))*time.Microsecond
+		r.Cache, r.Saved, r.Elapsed = record.CacheStatus{Hit: true, TTL: 3211, HasTTL: true}, true, time.Duration(60+b.random.IntN(200))*time.Microsecond
 	case n < 56:
-		r.Cache, r.Saved, r.Elapsed = proxy.CacheStatus{Hit: true, TTL: -14, HasTTL: true, Detail: "primary"}, true, 200*time.Microsecond
+		r.Cache, r.Saved, r.Elapsed = record.CacheStatus{Hit: true, TTL: -14, HasTTL: true, Detail: "primary"}, true, 200*time.Microsecond
 	case n < 66:
-		r.Cache, r.Saved = proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304, Stored: true, TTL: 60, HasTTL: true}, true
+		r.Cache, r.Saved = record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304, Stored: true, TTL: 60, HasTTL: true}, true
 		sent(300*time.Microsecond, "304")
 	case n < 82:
-		r.Cache, r.Spent = proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1
+		r.Cache, r.Spent = record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1
 		sent(400*time.Microsecond, "200")
 	case n < 92:
-		r.Cache, r.Spent, r.Waited = proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1, r.Elapsed/2
-		r.Stages = []proxy.Stage{{Name: "queue", Elapsed: r.Waited, Detail: "points"}}
+		r.Cache, r.Spent, r.Waited = record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1, r.Elapsed/2
+		r.Stages = []record.Stage{{Name: "queue", Elapsed: r.Waited, Detail: "points"}}
 		sent(r.Waited, "200")
 	case n < 97:
-		r.Cache, r.Status, r.Elapsed = proxy.CacheStatus{Detail: []string{"primary", "cooldown", "queue"}[n%3]}, 429, time.Millisecond
+		r.Cache, r.Status, r.Elapsed = record.CacheStatus{Detail: []string{"primary", "cooldown", "queue"}[n%3]}, 429, time.Millisecond
 	case n < 99:
-		r.Cache, r.Status, r.Error = proxy.CacheStatus{Detail: "upstream"}, 502, "dial tcp 192.0.2.1:443: connection refused"
+		r.Cache, r.Status, r.Error = record.CacheStatus{Detail: "upstream"}, 502, "dial tcp 192.0.2.1:443: connection refused"
 	default:
-		r.Cache, r.Spent, r.Background = proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1, true
+		r.Cache, r.Spent, r.Background = record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, 1, true
 		sent(0, "200")
 	}
 	r.Outcome = r.Cache.Outcome()

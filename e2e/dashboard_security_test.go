@@ -18,8 +18,8 @@ import (
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // TestDashboardEscapesNames checks that the page shows every name from a client, the upstream
@@ -42,9 +42,9 @@ func TestDashboardEscapesNames(t *testing.T) {
 			}
 		},
 	})}
-	r := &proxy.Record{
-		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: proxy.CacheStatus{Forward: evil, Detail: evil}, Error: evil, Trace: evil, Sent: 1, Spent: 1,
-		Stages: []proxy.Stage{{Name: evil, Elapsed: time.Second, Detail: evil}},
+	r := &record.Record{
+		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: record.CacheStatus{Forward: evil, Detail: evil}, Error: evil, Trace: evil, Sent: 1, Spent: 1,
+		Stages: []record.Stage{{Name: evil, Elapsed: time.Second, Detail: evil}},
 	}
 	b.history.Observe(r)
 	s := b.sources()

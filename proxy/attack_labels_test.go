@@ -22,11 +22,11 @@ func TestMetricAttributesAreBounded(t *testing.T) {
 				if r.err != nil {
 					w.Fatal(r.err)
 				}
-				record := w.recent()[0]
-				labels[fmt.Sprint(record.Method, " ", record.Route, " ", record.Operation, " ", record.Resource)] = true
+				rec := w.recent()[0]
+				labels[fmt.Sprint(rec.Method, " ", rec.Route, " ", rec.Operation, " ", rec.Resource)] = true
 				for _, value := range []string{"owner-", "repo-", "user-", "agent-", "FOO", "Bearer"} {
-					if strings.Contains(record.Method+record.Route+record.Operation+record.Resource, value) {
-						w.Fatalf("client text in an attribute of %+v", record)
+					if strings.Contains(rec.Method+rec.Route+rec.Operation+rec.Resource, value) {
+						w.Fatalf("client text in an attribute of %+v", rec)
 					}
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // attempt is the work on a question: the stored responses that may answer it, and the requests upstream. The requests of an
@@ -47,11 +48,11 @@ type attempt struct {
 	lateLimit               *lateLimit        // recognizes a limit error at the end of a long body; usually nil
 }
 
-// result is the part of a [Record] that depends on the attempt. The record gets the result of the attempt whose response the
+// result is the part of a [record.Record] that depends on the attempt. The record gets the result of the attempt whose response the
 // client gets.
 type result struct {
 	account, resource string
-	cache             CacheStatus
+	cache             record.CacheStatus
 	err               string
 	// limited is the limit error of the last response, and limitAnswer the row that recognized it.
 	limited      limits.LimitKind
@@ -146,24 +147,24 @@ func partKey(key cache.Key) cache.Key { return cache.NewKey(string(key[:]), "par
 // the upstream may confirm it although the object exists now. It is not served stale, either.
 func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 	if !a.cacheable {
-		a.result.cache = CacheStatus{Forward: a.bypass()}
+		a.result.cache = record.CacheStatus{Forward: a.bypass()}
 		return nil
 	}
 	now := time.Now()
 	e, purged := g.lookup(a, now)
-	a.result.cache = CacheStatus{Forward: ForwardStale}
+	a.result.cache = record.CacheStatus{Forward: record.ForwardStale}
 	switch {
 	case a.current, a.isHit(e, purged, now):
 		return e
 	case e == nil:
-		a.result.cache.Forward = ForwardMiss
+		a.result.cache.Forward = record.ForwardMiss
 		return nil
 	case purged:
 		if e.Suspect != "" {
-			a.result.cache.Detail = DetailWasSuspect + string(e.Suspect)
+			a.result.cache.Detail = record.DetailWasSuspect + string(e.Suspect)
 		}
 	case a.mustRevalidate(e, now):
-		a.result.cache.Forward = ForwardRequest
+		a.result.cache.Forward = record.ForwardRequest
 	case e.Status >= http.StatusBadRequest:
 	case !e.NeverStale(a.rule) && e.AllowedByMaxStale(now, a.cacheControl):
 		return e
@@ -179,14 +180,14 @@ func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 }
 
 // bypass returns the Cache-Status reason for a request without the cache (RFC 9211 section 2.2).
-func (a *attempt) bypass() ForwardReason {
+func (a *attempt) bypass() record.ForwardReason {
 	switch {
 	case a.method != http.MethodGet && a.method != http.MethodHead:
-		return ForwardMethod
+		return record.ForwardMethod
 	case a.cacheControl.Has("no-store"):
-		return ForwardRequest
+		return record.ForwardRequest
 	}
-	return ForwardBypass
+	return record.ForwardBypass
 }
 
 // lookup returns the stored response to the question, and sets current. If the question is known to have uncacheable responses,

@@ -22,6 +22,7 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/spool"
 )
 
@@ -281,7 +282,7 @@ func (g *Gateway) pollInBackground(a *attempt, resp *http.Response) bool {
 // upstream's 202.
 func (g *Gateway) stillComputing(a *attempt, call *coalesce.Call) *http.Response {
 	if a.fallback != nil {
-		a.result.cache = CacheStatus{Hit: true} // no request was forwarded for this client
+		a.result.cache = record.CacheStatus{Hit: true} // no request was forwarded for this client
 		return g.useFallback(a, "computing")
 	}
 	c := call.Computation()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/fields"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -29,7 +30,7 @@ func BenchmarkHitParts(b *testing.B) {
 		"X-Github-Api-Version": {"2022-11-28"}, "User-Agent": {"octokit.js/4.0.0"},
 	}
 	q := &question{match: m, Sent: fields.Sent{Header: header}}
-	ex := &exchange{question: q, in: &http.Request{Header: header}, record: &Record{}}
+	ex := &exchange{question: q, in: &http.Request{Header: header}, record: &record.Record{}}
 	for _, part := range []struct {
 		name string
 		run  func()

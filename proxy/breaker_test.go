@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/proxy/breaker"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // breakConn is an upstream that reads a request and then breaks its connection.
@@ -35,9 +36,9 @@ func breakWhile(down *atomic.Bool, next http.HandlerFunc) http.HandlerFunc {
 var breakBad = byPath(nothing, map[string]http.HandlerFunc{"/users/bad": breakConn})
 
 // permits returns the number of permits of a request.
-func permits(r Record) (n int) {
+func permits(r record.Record) (n int) {
 	for _, s := range r.Stages {
-		if s.Name == StageQueue && !s.Failed {
+		if s.Name == record.StageQueue && !s.Failed {
 			n++
 		}
 	}
@@ -130,7 +131,7 @@ func TestRetryBudgetBoundsRetries(t *testing.T) {
 		w.want("retries", w.upstreamSaw()-2*n, breaker.RetryBurst+(n-1)/breaker.RetryCost)
 		last := w.recent()[1]
 		stage := last.Stages[len(last.Stages)-1]
-		failIf(w, stage.Name != StageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
+		failIf(w, stage.Name != record.StageRetry || !stage.Failed, "the record has no failed retry: %+v", last.Stages)
 	})
 }
 

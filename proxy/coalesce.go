@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // answer gets the response from the upstream, with a separate request or through a coalesced call.
@@ -69,7 +70,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 			}
 			// The background continues the call, and the leader waits below as a follower.
 		}
-		s := g.beginStage(a.exchange, a.in.Context(), StageCoalesce)
+		s := g.beginStage(a.exchange, a.in.Context(), record.StageCoalesce)
 		result, err := c.Wait(a.in.Context(), g.followUntil(a, c))
 		s.linkTo(c.Leader())
 		a.record.Waited += s.end(result.String(), err)
@@ -186,8 +187,8 @@ func (g *Gateway) responseOfCall(a *attempt, e *cache.Entry, purged bool, notBef
 		return nil
 	}
 	a.result.cache.Collapsed = true
-	a.result.cache.setTTL(e, now)
-	a.result.cache.suspect(e.Suspect)
+	a.result.cache.SetTTL(e, now)
+	a.result.cache.SetSuspect(e.Suspect)
 	return g.entryResponse(a, e, now)
 }
 
@@ -209,7 +210,7 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 			return resp != nil
 		},
 		Waiting: func(leader trace.SpanContext) {
-			s = g.beginStage(a.exchange, ctx, StageCoalesce)
+			s = g.beginStage(a.exchange, ctx, record.StageCoalesce)
 			s.linkTo(leader)
 		},
 	})
@@ -273,7 +274,7 @@ func (g *Gateway) mayUseShared(a *attempt, e *cache.Entry) bool {
 		return false
 	}
 	a.result.cache.Collapsed = true
-	a.result.cache.suspect(e.Suspect)
+	a.result.cache.SetSuspect(e.Suspect)
 	return true
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // The API lets programs in browsers of all sites read its responses, without credentials of the browser. Responses of the gateway
@@ -33,7 +35,7 @@ func (ex *exchange) isPreflight() bool {
 // answerPreflight permits the methods of the API, and the method and all fields that the browser names, because all of them are
 // forwarded.
 func (g *Gateway) answerPreflight(ex *exchange) {
-	ex.record.Cache = CacheStatus{Detail: "preflight", Own: true}
+	ex.record.Cache = record.CacheStatus{Detail: "preflight", Own: true}
 	h := ex.w.Header()
 	g.allowOrigins(h)
 	methods := allowedMethods

@@ -257,8 +257,8 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	}
 	failIf(t, e.name == "nothing ends" && !ok, "got %+v", got)
 	// Copies.
-	record := w.last()
-	permits := permits(record)
+	rec := w.last()
+	permits := permits(rec)
 	points := 1
 	if !s.safe {
 		points = 5
@@ -278,7 +278,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 		t.Errorf("charged %d points with %d permits, but the upstream saw %d copies of %d points", charged, permits, seen, points)
 	}
 	failIf(t, stage == dialing && charged > 0, "charged %d points without a connection", charged)
-	failIf(t, record.Spent < charges, "the record has %d spent, but the upstream saw %d copies", record.Spent, seen)
+	failIf(t, rec.Spent < charges, "the record has %d spent, but the upstream saw %d copies", rec.Spent, seen)
 	// The cache.
 	blocked = false
 	if stage == dialing || !s.safe && seen > 0 {

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -120,7 +121,7 @@ func TestCurrentResponseIsAHitForALaterCredential(t *testing.T) {
 		w.get(issuesOfWidgets, "Authorization: b")
 		time.Sleep(2 * time.Minute)
 		w.wantHeader(w.get(issuesOfWidgets, "Authorization: a b"), "Cache-Status: "+prolonged)
-		w.want("outcome", w.last().Outcome, OutcomeHit)
+		w.want("outcome", w.last().Outcome, record.OutcomeHit)
 	})
 }
 

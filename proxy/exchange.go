@@ -25,6 +25,7 @@ import (
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/secrets"
 	"github.com/weirgate/weir/proxy/spool"
 )
@@ -54,14 +55,14 @@ type exchange struct {
 	pass      func(int, textproto.MIMEHeader) error // passes a 1xx response to the client
 	answer    io.Closer                             // the body that is forwarded
 	span      trace.Span                            // records nothing if the request is not sampled
-	record    *Record                               // observers keep the record after the exchange
+	record    *record.Record                        // observers keep the record after the exchange
 }
 
 // open returns a new exchange.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: inbound.NewRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now(), span: noop.Span{}}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = &Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
+	ex.record = &record.Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
 	ex.prefer = fields.ParsePrefer(r.Header[fields.Prefer])
 	return ex
 }
@@ -358,7 +359,7 @@ func (g *Gateway) conclude(ex *exchange) {
 		if e.Kind != limits.NotLimited {
 			r.Limited, r.LimitAnswer = e.Kind, e.Name
 			for i, s := range slices.Backward(r.Stages) {
-				if s.Name == StageRequest {
+				if s.Name == record.StageRequest {
 					r.Stages[i].Limited = e.Kind
 					break
 				}
@@ -373,7 +374,7 @@ func (g *Gateway) conclude(ex *exchange) {
 	case r.Status == http.StatusNotModified && q.caller.Kind != policy.Unauthenticated:
 		// An authenticated 304 costs no quota at the upstream either.
 	default:
-		r.Saved = r.Outcome != OutcomeRefused && r.Outcome != OutcomeBypass && r.Outcome != OutcomeMiss
+		r.Saved = r.Outcome != record.OutcomeRefused && r.Outcome != record.OutcomeBypass && r.Outcome != record.OutcomeMiss
 	}
 }
 

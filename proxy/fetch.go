@@ -13,6 +13,7 @@ import (
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -137,7 +138,7 @@ func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 	case limited && a.hasAlternative, errors.As(err, &unusable), errors.As(err, &unverified):
 		return nil, err // another credential is tried; an unusable or unverified credential may have no access
 	case a.shed != nil && a.fallback != nil:
-		a.result.cache = CacheStatus{Hit: true}
+		a.result.cache = record.CacheStatus{Hit: true}
 		return g.useFallback(a, "overload"), nil
 	case a.shed != nil:
 		return nil, err
@@ -150,7 +151,7 @@ func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 		return nil, err
 	case limited:
 		if a.record.Sent == 0 {
-			a.result.cache = CacheStatus{Hit: true} // no request was forwarded
+			a.result.cache = record.CacheStatus{Hit: true} // no request was forwarded
 		}
 		return g.useFallback(a, string(refused.Reason)), nil
 	}
@@ -161,7 +162,7 @@ func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 // useFallback returns the stale fallback and puts the reason into Cache-Status.
 func (g *Gateway) useFallback(a *attempt, reason string) *http.Response {
 	now := time.Now()
-	a.result.cache.setTTL(a.fallback, now)
+	a.result.cache.SetTTL(a.fallback, now)
 	a.result.cache.Detail = reason
 	return g.entryResponse(a, a.fallback, now)
 }
@@ -191,8 +192,8 @@ func (g *Gateway) newerThan(a *attempt, status int, h http.Header) *http.Respons
 	}
 	stored = stored.Lagged()
 	g.Cache.Put(a.in.Context(), a.key, stored, func(bool) {})
-	a.result.cache.setTTL(stored, now)
-	a.result.cache.suspect(cache.CauseLag)
+	a.result.cache.SetTTL(stored, now)
+	a.result.cache.SetSuspect(cache.CauseLag)
 	return g.entryResponse(a, stored, now)
 }
 

@@ -5,7 +5,7 @@
 //   - the exchange is the client's side, and is never copied
 //   - the question is the upstream request, and is immutable; another credential makes another question
 //   - an attempt answers a question from the cache or with requests upstream, and ends with its result
-//   - the [Record] describes the request, and is handed to Config.Observe once
+//   - the [record.Record] describes the request, and is handed to Config.Observe once
 //
 // docs/internals/architecture.md lists the calls of a hit, a miss and a revalidation. refusal.go writes all error bodies.
 //
@@ -41,6 +41,7 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // Config configures a gateway. All fields are required unless documented otherwise.
@@ -113,7 +114,7 @@ type Config struct {
 	AccountOf func(token string) string
 	// Observe is called once with the record of each finished request, which does not change any more. Observe must not
 	// block. Nil is allowed.
-	Observe func(*Record)
+	Observe func(*record.Record)
 	Log     *slog.Logger
 }
 

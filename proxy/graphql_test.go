@@ -99,9 +99,9 @@ func TestGraphQLCallsSpendTheirCost(t *testing.T) {
 			for i, want := range c.spent {
 				r := w.graphQL("/graphql", heavy)
 				w.want("body", r.body, c.report(c.costs[i]))
-				record := w.recent()[0]
-				w.want("spent", record.Spent, want)
-				w.want("name", record.OperationName(), record.Operation+" Heavy")
+				rec := w.recent()[0]
+				w.want("spent", rec.Spent, want)
+				w.want("name", rec.OperationName(), rec.Operation+" Heavy")
 				used += c.costs[i]
 				b, _ := w.gateway.Ledger.Budget(policy.Caller{Kind: policy.User, Account: "account of Bearer a"}, policy.GraphQL)
 				w.want("used", b.Used, used)

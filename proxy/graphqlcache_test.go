@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -109,7 +110,7 @@ func TestIdenticalQueriesShareACall(t *testing.T) {
 		{"invalid query", list, graphQLBody("{a !!"), other, 11},
 	} {
 		var spent atomic.Int64
-		setup(new(answers).ServeHTTP, func(g *Config) { g.Observe = func(r *Record) { spent.Add(int64(r.Spent)) } }).sub(t, c.name, func(w *world) {
+		setup(new(answers).ServeHTTP, func(g *Config) { g.Observe = func(r *record.Record) { spent.Add(int64(r.Spent)) } }).sub(t, c.name, func(w *world) {
 			var clients sync.WaitGroup
 			for range 10 {
 				clients.Go(func() { w.ask(c.first) })

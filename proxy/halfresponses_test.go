@@ -186,8 +186,8 @@ func TestHalfResponsesNeverLookWhole(t *testing.T) {
 					w.wantHalf(u, request())
 					time.Sleep(11 * time.Second) // an unconfirmed permit is held for a while
 					w.want("permits in flight", w.inFlight(), 0)
-					record := w.last()
-					w.want("record", fmt.Sprint(record.Status, record.Error != "", record.Cache.Stored), "502 true false")
+					rec := w.last()
+					w.want("record", fmt.Sprint(rec.Status, rec.Error != "", rec.Cache.Stored), "502 true false")
 					u.half.Store(false)
 					r := request()
 					failIf(t, r.body != wholeText || strings.Contains(r.Header.Get("Cache-Status"), "hit"), "then got %q %q", r.Header.Get("Cache-Status"), r.body)

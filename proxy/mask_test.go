@@ -9,6 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -29,7 +30,7 @@ func TestScannersEqualTheirExpressions(t *testing.T) {
 		if got, want := secrets.IsTag(text), tagShape.MatchString(text) && !credentialInTag.MatchString(text); got != want {
 			t.Fatalf("%q is a tag: %v, want %v", text, got, want)
 		}
-		ex := &exchange{question: &question{match: policy.Match{Operation: op, Path: "/" + text}}, record: &Record{}, in: &http.Request{Header: header}}
+		ex := &exchange{question: &question{match: policy.Match{Operation: op, Path: "/" + text}}, record: &record.Record{}, in: &http.Request{Header: header}}
 		if got, want := ex.maskedPath(), maskByExpression(ex.question.match.Path, header); got != want {
 			t.Fatalf("%s with %v is masked as %s, want %s", ex.question.match.Path, header, got, want)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // Plan has the decisions of the gateway that depend only on the method, the target and the caller of a request. A replay
@@ -37,7 +38,7 @@ type Plan struct {
 // which credential is used. The list tried has the security classes of the credentials that are at a limit. The error is
 // the refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity *policy.Identity, byBudget bool, tried ...string) (*Plan, error) {
-	ex := &exchange{in: r, span: noop.Span{}, record: &Record{}}
+	ex := &exchange{in: r, span: noop.Span{}, record: &record.Record{}}
 	q, err := g.parse(ex, identity)
 	if err != nil {
 		return nil, err

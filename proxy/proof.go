@@ -284,7 +284,7 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 	e.Lifetime, e.Vary, e.BaseKey, e.Tags = lifetime, vary, a.baseKey, a.tagged().Stored(e.Status)
 	e.Began(a.began)
 	e.Replaces(a.last, g.Lag)
-	a.result.cache.suspect(e.Suspect)
+	a.result.cache.SetSuspect(e.Suspect)
 	a.boundLifetime(e)
 	a.boundUnfinished(e)
 	if !ok {
@@ -294,7 +294,7 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 	g.Cache.MarkCacheable(a.predicts, a.key)
 	g.Cache.Put(a.in.Context(), a.key, e, a.call.SetShared)
 	a.result.cache.Stored = true
-	a.result.cache.setTTL(e, now)
+	a.result.cache.SetTTL(e, now)
 	return g.entryResponse(a, e, now), coalesce.Ending{Result: a.resultFor(e)}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -170,9 +171,9 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 	if q.match.Query != "" { // the upstream may read the call there
 		q.operation = op.ForCall(&policy.GraphQLCall{})
 	}
-	ex.record.QueryHash = q.graphQL.Hash[:min(len(q.graphQL.Hash), queryHashLength)]
+	ex.record.QueryHash = q.graphQL.Hash[:min(len(q.graphQL.Hash), record.QueryHashLength)]
 	if name := q.graphQL.Operation; !secrets.In(name, ex.in.Header) {
-		ex.record.Query = name[:min(len(name), maxQueryName)]
+		ex.record.Query = name[:min(len(name), record.MaxQueryName)]
 	}
 	return nil
 }

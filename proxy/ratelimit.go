@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // rateLimitOperation is the operation that Weir answers from the ledger.
@@ -42,7 +43,7 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 	if err != nil || body == "" {
 		return false
 	}
-	a.result.cache = CacheStatus{Hit: true, Detail: "ledger", Own: true}
+	a.result.cache = record.CacheStatus{Hit: true, Detail: "ledger", Own: true}
 	a.adopt(a)
 	sum := sha256.Sum256([]byte(body))
 	status := &cache.Entry{Status: http.StatusOK, Body: []byte(body), Answered: time.Now(), Header: http.Header{

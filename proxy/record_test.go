@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
@@ -136,7 +137,7 @@ func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.get("/repos/a/b/subscribers", "Weir-Tag: nightly")
 		synctest.Wait()
-		list := slices.DeleteFunc(records.list, func(r Record) bool { return !r.Background })
+		list := slices.DeleteFunc(records.list, func(r record.Record) bool { return !r.Background })
 		w.want("background requests", len(list), 1)
 		w.want("tag of the background request", list[0].Tag, "nightly")
 	})
@@ -172,13 +173,13 @@ func TestStatusIsStaleFromTheEndOfTheLifetime(t *testing.T) {
 		after   time.Duration
 		control string
 		cache   string
-		outcome Outcome
+		outcome record.Outcome
 	}{
-		{9900 * time.Millisecond, "max-stale", "weir; hit; ttl=0", OutcomeHit},
-		{10 * time.Second, "max-stale", "weir; hit; ttl=-1", OutcomeStale},
-		{10100 * time.Millisecond, "max-stale", "weir; hit; ttl=-1", OutcomeStale},
-		{10100 * time.Millisecond, "max-age=60", "weir; hit; ttl=-1", OutcomeStale},
-		{12 * time.Second, "max-age=60", "weir; hit; ttl=-2", OutcomeStale},
+		{9900 * time.Millisecond, "max-stale", "weir; hit; ttl=0", record.OutcomeHit},
+		{10 * time.Second, "max-stale", "weir; hit; ttl=-1", record.OutcomeStale},
+		{10100 * time.Millisecond, "max-stale", "weir; hit; ttl=-1", record.OutcomeStale},
+		{10100 * time.Millisecond, "max-age=60", "weir; hit; ttl=-1", record.OutcomeStale},
+		{12 * time.Second, "max-age=60", "weir; hit; ttl=-2", record.OutcomeStale},
 	} {
 		upstream := replies("text", "Cache-Control: max-age=10, stale-while-revalidate=60")
 		setup(upstream).sub(t, fmt.Sprint(c.after, " ", c.control), func(w *world) {
@@ -188,7 +189,7 @@ func TestStatusIsStaleFromTheEndOfTheLifetime(t *testing.T) {
 			w.want("Cache-Status", r.Header.Get("Cache-Status"), c.cache)
 			synctest.Wait()
 			records := w.recent()
-			w.want("outcome", records[slices.IndexFunc(records, func(r Record) bool { return !r.Background })].Outcome, c.outcome)
+			w.want("outcome", records[slices.IndexFunc(records, func(r record.Record) bool { return !r.Background })].Outcome, c.outcome)
 		})
 	}
 }

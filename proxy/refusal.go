@@ -13,6 +13,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -50,7 +51,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	if f.status == statusClientGone {
 		return
 	}
-	ex.record.Cache = CacheStatus{Detail: cmp.Or(f.detail, defaultDetail(f.status)), Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
+	ex.record.Cache = record.CacheStatus{Detail: cmp.Or(f.detail, defaultDetail(f.status)), Own: f.finding != nil || f.graphQL != nil && f.status == http.StatusOK}
 	h := ex.w.Header()
 	clear(h)
 	g.setWeirHeaders(ex, f.status, h)

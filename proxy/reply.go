@@ -15,9 +15,11 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // replyFromEntry writes a stored response, which may be stale, or 304 if the client's validators match. For a range
@@ -61,13 +63,13 @@ func (ex *exchange) adopt(a *attempt) {
 }
 
 // hitStatus returns the status of a stored response that answers the question without a request.
-func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) CacheStatus {
+func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) record.CacheStatus {
 	if a.current {
-		return CacheStatus{Hit: true, TTL: int((g.WebhookFresh - e.Age(now)) / time.Second), HasTTL: true, Detail: "webhook"}
+		return record.CacheStatus{Hit: true, TTL: int((g.WebhookFresh - e.Age(now)) / time.Second), HasTTL: true, Detail: "webhook"}
 	}
-	s := CacheStatus{Hit: true}
-	s.setTTL(e, now)
-	s.suspect(e.Suspect)
+	s := record.CacheStatus{Hit: true}
+	s.SetTTL(e, now)
+	s.SetSuspect(e.Suspect)
 	return s
 }
 
@@ -293,7 +295,11 @@ func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
 		h["Cache-Status"] = values[:1:1]
 	}
 	if ex.debug && ex.in.Header.Get(debugHeader) == "1" {
-		h.Set(debugHeader, ex.record.debug(ex.question, g.Ledger.Canonical(ex.record.Account)))
+		var op *policy.Operation
+		if ex.question != nil {
+			op = ex.question.operation
+		}
+		h.Set(debugHeader, ex.record.Debug(op, g.Ledger.Canonical(ex.record.Account)))
 	}
 	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
 		h.Set(fields.Traceresponse, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())

@@ -194,13 +194,13 @@ func TestEveryOperationReachesTheUpstream(t *testing.T) {
 			method, target, body := upstream.Sample(op.ID, random)
 			received = nil
 			w.do(method, target, bytes.NewReader(body), owner, "Cache-Control: no-cache")
-			record := w.recent()[0]
-			known := w.gateway.Catalogue.Operation(record.Operation)
+			rec := w.recent()[0]
+			known := w.gateway.Catalogue.Operation(rec.Operation)
 			switch {
 			case received == nil || received.ID != op.ID:
 				t.Errorf("%s %s: the upstream received %v, want %s", method, target, received, op.ID)
-			case known == nil || record.Operation != op.ID && known.Category != "":
-				t.Errorf("%s %s: the record has the operation %s, want %s", method, target, record.Operation, op.ID)
+			case known == nil || rec.Operation != op.ID && known.Category != "":
+				t.Errorf("%s %s: the record has the operation %s, want %s", method, target, rec.Operation, op.ID)
 			}
 		}
 	})

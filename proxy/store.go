@@ -108,9 +108,9 @@ func (g *Gateway) store(
 		g.fillInBackground(a.record.ID, a.call, s)
 	}
 	if a.result.cache.Stored = stored; stored && hasTTL {
-		a.result.cache.setTTL(e, answer.Answered)
+		a.result.cache.SetTTL(e, answer.Answered)
 	}
-	a.result.cache.suspect(e.Suspect)
+	a.result.cache.SetSuspect(e.Suspect)
 	if single {
 		ending = private
 	}

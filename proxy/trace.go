@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/secrets"
 	"github.com/weirgate/weir/proxy/wire"
 )
@@ -74,7 +75,7 @@ func (g *Gateway) endTrace(ex *exchange) {
 	if r.Tag != "" {
 		attributes = append(attributes, attribute.String("weir.tag", r.Tag))
 	}
-	if admission := r.admission(); admission != "" {
+	if admission := r.Admission(); admission != "" {
 		attributes = append(attributes, attribute.String("weir.admission", admission))
 	}
 	if r.Status >= http.StatusInternalServerError {
@@ -120,7 +121,7 @@ func (g *Gateway) traceBackground(ex *exchange, cause trace.SpanContext) {
 	g.setSpan(ex, ctx, span)
 }
 
-// stage is a [Stage] in progress.
+// stage is a [record.Stage] in progress.
 type stage struct {
 	ex    *exchange
 	index int             // position of the Stage in the record
@@ -132,13 +133,13 @@ type stage struct {
 func (g *Gateway) beginStage(ex *exchange, ctx context.Context, name string) stage {
 	s := stage{ex: ex, index: len(ex.record.Stages), ctx: ctx, span: noop.Span{}}
 	if ex.record.Stages == nil {
-		ex.record.Stages = make([]Stage, 0, 4) // a request without a wait has three stages
+		ex.record.Stages = make([]record.Stage, 0, 4) // a request without a wait has three stages
 	}
-	ex.record.Stages = append(ex.record.Stages, Stage{Name: name, Start: time.Since(ex.record.Start)})
+	ex.record.Stages = append(ex.record.Stages, record.Stage{Name: name, Start: time.Since(ex.record.Start)})
 	if !ex.span.IsRecording() {
 		return s
 	}
-	if name == StageRequest {
+	if name == record.StageRequest {
 		attributes := trace.WithAttributes(g.requestAttributes(ex)...)
 		s.ctx, s.span = g.Tracer.Start(ctx, ex.record.Method+" "+ex.record.Route, trace.WithSpanKind(trace.SpanKindClient), attributes)
 	} else {

@@ -21,23 +21,24 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
 // recordLog collects the records of a gateway.
 type recordLog struct {
 	mu   sync.Mutex
-	list []Record
+	list []record.Record
 }
 
-func (o *recordLog) observe(r *Record) {
+func (o *recordLog) observe(r *record.Record) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.list = append(o.list, *r)
 }
 
 // newest returns the records, newest first.
-func (o *recordLog) newest() []Record {
+func (o *recordLog) newest() []record.Record {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	list := slices.Clone(o.list)
@@ -46,7 +47,7 @@ func (o *recordLog) newest() []Record {
 }
 
 // stagesOf returns the stages of a record as text.
-func stagesOf(r Record) string {
+func stagesOf(r record.Record) string {
 	var list []string
 	for _, s := range r.Stages {
 		text := s.Name
@@ -130,12 +131,14 @@ func TestStagesShowWaits(t *testing.T) {
 		first.Wait()
 		r := w.last()
 		w.want("stages", stagesOf(r), "queue(concurrency) attempt(200) settle")
-		w.want("admission", r.admission(), "waited")
+		w.want("admission", r.Admission(), "waited")
 		queue, attempt := r.Stages[0], r.Stages[1]
 		early, late := attempt.Start < 990*time.Millisecond, attempt.Start > queue.Elapsed+time.Millisecond
 		failIf(w, early || late || attempt.Elapsed != time.Second || r.Waited != queue.Elapsed, "times of the record %+v", r)
 		list := w.recent()
-		if !slices.ContainsFunc(list, func(r Record) bool { return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved }) {
+		if !slices.ContainsFunc(list, func(r record.Record) bool {
+			return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved
+		}) {
 			w.Errorf("no request waited as a follower: %+v", list)
 		}
 	})
@@ -153,7 +156,7 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 		}
 	}).run(t, func(w *world) {
 		var first sync.WaitGroup
-		afterAgent := func(busy, path string, fields ...string) Record {
+		afterAgent := func(busy, path string, fields ...string) record.Record {
 			first.Go(func() { w.get(busy, "User-Agent: agent") })
 			time.Sleep(time.Millisecond)
 			w.get(path, append(fields, "User-Agent: gh")...)
@@ -163,7 +166,7 @@ func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 		first.Wait()
 		w.want("reason", s.Detail, "concurrency")
 		w.want("use", fmt.Sprint(s.Shared), "&{concurrency 1 [{agent 1}]}")
-		span := w.span(kept, func(s tracetest.SpanStub) bool { return s.Name == StageQueue && len(s.Attributes) > 0 })
+		span := w.span(kept, func(s tracetest.SpanStub) bool { return s.Name == record.StageQueue && len(s.Attributes) > 0 })
 		w.want("attributes", fmt.Sprint(attributesOf(span)), `map[weir.budget:concurrency weir.budget.clients:["agent"] `+
 			`weir.budget.limit:1 weir.budget.used:[1] weir.reason:concurrency]`)
 		earlier := w.recent()[1]
@@ -181,7 +184,7 @@ func TestEachPollIsAStage(t *testing.T) {
 	setup(computing(2*time.Second), func(c *Config) { c.Observe = o.observe }).run(t, func(w *world) {
 		w.get(contributors)
 		synctest.Wait()
-		background := o.list[slices.IndexFunc(o.list, func(r Record) bool { return r.Background })]
+		background := o.list[slices.IndexFunc(o.list, func(r record.Record) bool { return r.Background })]
 		w.want("stages of the background request", stagesOf(background), "poll queue attempt(202) settle poll queue attempt(200) settle")
 		w.want("polls", background.Polls, 1)
 		w.want("spent", background.Spent, 2)
@@ -190,10 +193,10 @@ func TestEachPollIsAStage(t *testing.T) {
 }
 
 func TestAttemptsOfSeveralCredentialsShareOneRecord(t *testing.T) {
-	r := Record{ID: "one", Sent: 1, Spent: 1, Stages: []Stage{{Name: StageQueue}}}
+	r := record.Record{ID: "one", Sent: 1, Spent: 1, Stages: []record.Stage{{Name: record.StageQueue}}}
 	next := r
-	next.Sent, next.Spent, next.Stages = 2, 2, append(next.Stages, Stage{Name: StageRequest})
-	r.copyProgress(&next)
+	next.Sent, next.Spent, next.Stages = 2, 2, append(next.Stages, record.Stage{Name: record.StageRequest})
+	r.CopyProgress(&next)
 	failIf(t, r.Sent != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt", "record of both attempts %+v", r)
 }
 
@@ -238,24 +241,24 @@ func TestQueueResultHasTheReason(t *testing.T) {
 func TestOutcomeFollowsCacheStatus(t *testing.T) {
 	for _, c := range []struct {
 		text string
-		want Outcome
-		CacheStatus
+		want record.Outcome
+		record.CacheStatus
 	}{
-		{"weir; hit; ttl=60", OutcomeHit, CacheStatus{Hit: true, TTL: 60, HasTTL: true}},
-		{"weir; hit; ttl=-3", OutcomeStale, CacheStatus{Hit: true, TTL: -3, HasTTL: true}},
-		{"weir; hit; ttl=-3; detail=primary", OutcomeStale, CacheStatus{Hit: true, TTL: -3, HasTTL: true, Detail: "primary"}},
-		{"weir; hit; detail=ledger", OutcomeOwn, CacheStatus{Hit: true, Detail: "ledger", Own: true}},
-		{"weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", OutcomeMiss, CacheStatus{Forward: ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}},
-		{"weir; fwd=uri-miss; fwd-status=200; stored; ttl=-1", OutcomeMiss, CacheStatus{Forward: ForwardMiss, ForwardStatus: 200, Stored: true, TTL: -1, HasTTL: true}},
-		{"weir; fwd=stale; fwd-status=304; stored; ttl=60", OutcomeValidated, CacheStatus{Forward: ForwardStale, ForwardStatus: 304, Stored: true, TTL: 60, HasTTL: true}},
-		{"weir; fwd=stale; fwd-status=500; ttl=-9; detail=stale-if-error", OutcomeStale, CacheStatus{Forward: ForwardStale, ForwardStatus: 500, TTL: -9, HasTTL: true, Detail: "stale-if-error"}},
-		{"weir; fwd=uri-miss; collapsed; ttl=59", OutcomeCollapsed, CacheStatus{Forward: ForwardMiss, Collapsed: true, TTL: 59, HasTTL: true}},
-		{"weir; fwd=method; fwd-status=200", OutcomeBypass, CacheStatus{Forward: ForwardMethod, ForwardStatus: 200}},
-		{"weir; fwd=request; fwd-status=200", OutcomeBypass, CacheStatus{Forward: ForwardRequest, ForwardStatus: 200}},
-		{"weir; fwd=request; fwd-status=200; stored; ttl=0", OutcomeMiss, CacheStatus{Forward: ForwardRequest, ForwardStatus: 200, Stored: true, HasTTL: true}},
-		{"weir; fwd=bypass", OutcomeBypass, CacheStatus{Forward: ForwardBypass}},
-		{"weir", OutcomeRefused, CacheStatus{}},
-		{"weir; detail=inbound", OutcomeRefused, CacheStatus{Detail: "inbound"}},
+		{"weir; hit; ttl=60", record.OutcomeHit, record.CacheStatus{Hit: true, TTL: 60, HasTTL: true}},
+		{"weir; hit; ttl=-3", record.OutcomeStale, record.CacheStatus{Hit: true, TTL: -3, HasTTL: true}},
+		{"weir; hit; ttl=-3; detail=primary", record.OutcomeStale, record.CacheStatus{Hit: true, TTL: -3, HasTTL: true, Detail: "primary"}},
+		{"weir; hit; detail=ledger", record.OutcomeOwn, record.CacheStatus{Hit: true, Detail: "ledger", Own: true}},
+		{"weir; fwd=uri-miss; fwd-status=200; stored; ttl=60", record.OutcomeMiss, record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}},
+		{"weir; fwd=uri-miss; fwd-status=200; stored; ttl=-1", record.OutcomeMiss, record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: -1, HasTTL: true}},
+		{"weir; fwd=stale; fwd-status=304; stored; ttl=60", record.OutcomeValidated, record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304, Stored: true, TTL: 60, HasTTL: true}},
+		{"weir; fwd=stale; fwd-status=500; ttl=-9; detail=stale-if-error", record.OutcomeStale, record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 500, TTL: -9, HasTTL: true, Detail: "stale-if-error"}},
+		{"weir; fwd=uri-miss; collapsed; ttl=59", record.OutcomeCollapsed, record.CacheStatus{Forward: record.ForwardMiss, Collapsed: true, TTL: 59, HasTTL: true}},
+		{"weir; fwd=method; fwd-status=200", record.OutcomeBypass, record.CacheStatus{Forward: record.ForwardMethod, ForwardStatus: 200}},
+		{"weir; fwd=request; fwd-status=200", record.OutcomeBypass, record.CacheStatus{Forward: record.ForwardRequest, ForwardStatus: 200}},
+		{"weir; fwd=request; fwd-status=200; stored; ttl=0", record.OutcomeMiss, record.CacheStatus{Forward: record.ForwardRequest, ForwardStatus: 200, Stored: true, HasTTL: true}},
+		{"weir; fwd=bypass", record.OutcomeBypass, record.CacheStatus{Forward: record.ForwardBypass}},
+		{"weir", record.OutcomeRefused, record.CacheStatus{}},
+		{"weir; detail=inbound", record.OutcomeRefused, record.CacheStatus{Detail: "inbound"}},
 	} {
 		failIf(t, c.Outcome() != c.want || c.String() != c.text, "got %s %q, want %s %q", c.Outcome(), c.String(), c.want, c.text)
 	}
@@ -340,7 +343,7 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ex := &exchange{question: &question{match: m}, record: &Record{Route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
+		ex := &exchange{question: &question{match: m}, record: &record.Record{Route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
 		got := ex.maskedPath()
 		failIf(t, m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want, "%+v: got %s", c, got)
 	}
@@ -357,10 +360,10 @@ func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 		first.Wait()
 		r, leader := w.recent()[0], w.recent()[1].Span // the follower ends after the leader
 		w.want("stages", stagesOf(r), "coalesce(another replica)")
-		w.want("outcome", r.Outcome, OutcomeCollapsed)
+		w.want("outcome", r.Outcome, record.OutcomeCollapsed)
 		w.want("waited", r.Waited, r.Stages[0].Elapsed)
 		for _, s := range kept.GetSpans() {
-			if s.Name == StageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
+			if s.Name == record.StageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
 				w.Errorf("%+v, want a link to %s", s, leader)
 			}
 		}

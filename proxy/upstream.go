@@ -21,6 +21,7 @@ import (
 	"github.com/weirgate/weir/proxy/breaker"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/tags"
 	"github.com/weirgate/weir/proxy/wire"
 )
@@ -59,7 +60,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		}
 		a.sent = time.Now()
 		a.call.SetPaused(false)
-		s := g.beginStage(a.exchange, a.ctx, StageRequest)
+		s := g.beginStage(a.exchange, a.ctx, record.StageRequest)
 		p.sent = true
 		resp, outcome, err := g.roundTrip(a, g.propagate(s, out), *p.permit)
 		s.showLimit(outcome)
@@ -230,7 +231,7 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 	if a.identity.FormerAccount != "" {
 		g.mergeFormer(a.identity)
 	}
-	s := g.beginStage(a.exchange, a.ctx, StageQueue)
+	s := g.beginStage(a.exchange, a.ctx, record.StageQueue)
 	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
 	s.showShared(permit, err)
 	a.record.Waited += s.end(queueResult(permit, err), err)
@@ -315,7 +316,7 @@ func (p *permitted) settle(outcome limits.Outcome) (cost int) {
 	if p.settled = true; outcome.Rate.Resource != "" {
 		a.result.resource = outcome.Rate.Resource
 	}
-	s := g.beginStage(a.exchange, p.ctx, StageSettle)
+	s := g.beginStage(a.exchange, p.ctx, record.StageSettle)
 	cost, err := g.Limiter.Settle(s.ctx, *p.permit, outcome)
 	s.end("", err)
 	if err != nil {
@@ -532,7 +533,7 @@ func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	case time.Now().Add(pause).After(a.deadline(g.Wait)):
 		return false
 	}
-	s := g.beginStage(a.exchange, a.ctx, StageRetry)
+	s := g.beginStage(a.exchange, a.ctx, record.StageRetry)
 	if !g.breaker.TakeRetry() {
 		s.end("", errRetryBudget)
 		return false
@@ -599,7 +600,7 @@ const limitRounding = 2 * time.Second
 
 // pause waits between two polls.
 func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) error {
-	s := g.beginStage(ex, ctx, StagePoll)
+	s := g.beginStage(ex, ctx, record.StagePoll)
 	err := sleep(ctx, wait)
 	ex.record.Waited += s.end("", err)
 	return err

@@ -20,6 +20,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -185,7 +186,7 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 		o(&config)
 	}
 	records, observe := &recordLog{}, config.Observe
-	config.Observe = func(r *Record) {
+	config.Observe = func(r *record.Record) {
 		records.observe(r)
 		if observe != nil {
 			observe(r)
@@ -352,11 +353,11 @@ func (r got) limitKind() limits.LimitKind {
 }
 
 // last returns the record of the last request. A client may have its response before the request has ended.
-func (w *world) last() Record {
+func (w *world) last() record.Record {
 	w.Helper()
 	synctest.Wait()
 	return w.recent()[0]
 }
 
 // recent returns the records of all requests, newest first.
-func (w *world) recent() []Record { return w.records.newest() }
+func (w *world) recent() []record.Record { return w.records.newest() }

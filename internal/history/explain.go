@@ -10,7 +10,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // Result classifies a completed request for people. The values are the names of the series.
@@ -39,10 +39,10 @@ const minWait = 10 * time.Millisecond
 const statusClientGone = 499
 
 // byWeir reports whether Weir generated the response itself.
-func byWeir(s *proxy.CacheStatus) bool { return !s.Hit && s.Forward == "" }
+func byWeir(s *record.CacheStatus) bool { return !s.Hit && s.Forward == "" }
 
 // refusal reports whether Weir refused the request. Some refusals have a 5xx status.
-func refusal(s *proxy.CacheStatus) bool {
+func refusal(s *record.CacheStatus) bool {
 	switch s.Detail {
 	case "", "upstream", "timeout":
 		return false
@@ -50,23 +50,23 @@ func refusal(s *proxy.CacheStatus) bool {
 	return byWeir(s)
 }
 
-func resultOf(r *proxy.Record) Result {
+func resultOf(r *record.Record) Result {
 	switch {
 	case r.Status == statusClientGone, r.Status >= 500 && !refusal(&r.Cache):
 		return Failed
-	case r.Outcome == proxy.OutcomeHit:
+	case r.Outcome == record.OutcomeHit:
 		return Hit
-	case r.Outcome == proxy.OutcomeRefused, r.Outcome == proxy.OutcomeOwn && !r.Cache.Hit:
+	case r.Outcome == record.OutcomeRefused, r.Outcome == record.OutcomeOwn && !r.Cache.Hit:
 		return Refused
-	case r.Outcome == proxy.OutcomeStale:
+	case r.Outcome == record.OutcomeStale:
 		return Stale
-	case r.Outcome == proxy.OutcomeOwn:
+	case r.Outcome == record.OutcomeOwn:
 		return Hit
 	case r.Limited != limits.NotLimited:
 		return Limited
-	case r.Outcome == proxy.OutcomeCollapsed, r.Waited >= minWait:
+	case r.Outcome == record.OutcomeCollapsed, r.Waited >= minWait:
 		return Waited
-	case r.Outcome == proxy.OutcomeValidated:
+	case r.Outcome == record.OutcomeValidated:
 		return Validated
 	}
 	return Miss
@@ -74,7 +74,7 @@ func resultOf(r *proxy.Record) Result {
 
 // explain returns sentences that explain a response to an operator. The only source is the record, so the explanation
 // agrees with headers, log and series.
-func explain(r *proxy.Record) string {
+func explain(r *record.Record) string {
 	s := &r.Cache
 	sentences := []string{decision(r)}
 	if r.Waited >= minWait {
@@ -94,10 +94,10 @@ func explain(r *proxy.Record) string {
 	if s.Stored && s.TTL > 0 {
 		sentences = append(sentences, fmt.Sprintf("The response was stored, fresh for %s.", inWords(s.TTL)))
 	}
-	if cause, ok := strings.CutPrefix(s.Detail, proxy.DetailSuspect); ok {
+	if cause, ok := strings.CutPrefix(s.Detail, record.DetailSuspect); ok {
 		sentences = append(sentences, "The response is suspect, so its next use revalidates it: "+causes[cache.Cause(cause)]+".")
 	}
-	if cause, ok := strings.CutPrefix(s.Detail, proxy.DetailWasSuspect); ok {
+	if cause, ok := strings.CutPrefix(s.Detail, record.DetailWasSuspect); ok {
 		sentences = append(sentences, "The stored response was suspect: "+causes[cache.Cause(cause)]+".")
 	}
 	if r.Background {
@@ -115,7 +115,7 @@ var causes = map[cache.Cause]string{
 }
 
 // decision explains where the response came from.
-func decision(r *proxy.Record) string {
+func decision(r *record.Record) string {
 	s := &r.Cache
 	switch {
 	case r.Status == statusClientGone:
@@ -138,11 +138,11 @@ func decision(r *proxy.Record) string {
 	if why := limitKinds[r.Limited]; why != "" {
 		return fmt.Sprintf("Refused by the API with %d: %s.", r.Status, why)
 	}
-	why := map[proxy.ForwardReason]string{
-		proxy.ForwardMiss:    "Miss: no response was stored for this caller",
-		proxy.ForwardStale:   "The stored response was stale or purged",
-		proxy.ForwardRequest: "The client requested revalidation",
-		proxy.ForwardMethod:  "A " + r.Method + " request is always forwarded",
+	why := map[record.ForwardReason]string{
+		record.ForwardMiss:    "Miss: no response was stored for this caller",
+		record.ForwardStale:   "The stored response was stale or purged",
+		record.ForwardRequest: "The client requested revalidation",
+		record.ForwardMethod:  "A " + r.Method + " request is always forwarded",
 	}[s.Forward]
 	if why == "" {
 		why = "Responses of this operation are not stored"
@@ -159,7 +159,7 @@ func decision(r *proxy.Record) string {
 	default:
 		why += "; the request was forwarded"
 	}
-	if s.Detail != "" && !strings.Contains(s.Detail, proxy.DetailSuspect) {
+	if s.Detail != "" && !strings.Contains(s.Detail, record.DetailSuspect) {
 		why += " (" + reason(s.Detail) + ")"
 	}
 	return why + "."
@@ -173,26 +173,26 @@ var limitKinds = map[limits.LimitKind]string{
 }
 
 // explainWait returns a sentence with the total wait and the reason for its longest part.
-func explainWait(r *proxy.Record) string {
+func explainWait(r *record.Record) string {
 	waits := map[string]time.Duration{}
 	detail, shared := "", (*limits.SharedUse)(nil)
 	for _, stage := range r.Stages {
 		waits[stage.Name] += stage.Elapsed
-		if stage.Name == proxy.StageQueue && stage.Elapsed >= minWait {
+		if stage.Name == record.StageQueue && stage.Elapsed >= minWait {
 			detail, shared = stage.Detail, stage.Shared
 		}
 	}
 	why := "mostly in the queue for a permit"
-	switch longest := max(waits[proxy.StageQueue], waits[proxy.StageCoalesce], waits[proxy.StagePoll], waits[proxy.StageRetry]); {
+	switch longest := max(waits[record.StageQueue], waits[record.StageCoalesce], waits[record.StagePoll], waits[record.StageRetry]); {
 	case longest == 0 && r.Cache.Collapsed:
 		why = "for an identical request"
 	case longest == 0:
 		why = "for a permit or between polls"
-	case longest == waits[proxy.StageCoalesce]:
+	case longest == waits[record.StageCoalesce]:
 		why = "mostly for an identical request"
-	case longest == waits[proxy.StageRetry]:
+	case longest == waits[record.StageRetry]:
 		why = "mostly before a retry: the connection to the upstream broke"
-	case longest == waits[proxy.StagePoll]:
+	case longest == waits[record.StagePoll]:
 		why = "mostly while the upstream computed the response"
 	case shared != nil:
 		why = "mostly in the queue for " + inUse(shared)

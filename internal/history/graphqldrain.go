@@ -7,7 +7,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // GraphQLDrain reports that the GraphQL budget of an account is almost empty, although its REST budget (core) is almost unused.
@@ -32,7 +32,7 @@ const (
 )
 
 // observeQuery counts the cost of a GraphQL query. mu must be held.
-func (h *History) observeQuery(r *proxy.Record, now time.Time) {
+func (h *History) observeQuery(r *record.Record, now time.Time) {
 	if r.Resource == policy.GraphQL && r.Spent > 0 {
 		name := cmp.Or(r.Query, r.QueryHash, "unreadable")
 		h.queries.at(spenderKey{account: truncated(r.Account), operation: name}, now).add(count{spent: uint32(r.Spent)})

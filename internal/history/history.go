@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // Sources are the functions that a history polls.
@@ -113,7 +113,7 @@ const requestEvent, accountsEvent = "request", "accounts"
 
 // Request is a completed request with an explanation.
 type Request struct {
-	proxy.Record
+	record.Record
 	// Path is the path without segments that may contain a secret, with its repository.
 	Path string `json:"path,omitempty"`
 	// Cache is the Cache-Status of the response.
@@ -127,7 +127,7 @@ type Request struct {
 }
 
 // Request returns a record with its result, its explanation and the label of its account.
-func (h *History) Request(r *proxy.Record) Request {
+func (h *History) Request(r *record.Record) Request {
 	request := Request{Record: *r, Path: truncated(r.Path), Cache: r.Cache.String(), Result: resultOf(r), Why: explain(r)}
 	if r.Account != "" {
 		request.AccountLabel = h.sources.Label(r.Account)
@@ -136,7 +136,7 @@ func (h *History) Request(r *proxy.Record) Request {
 }
 
 // Observe counts a completed request and publishes the request to the watchers. Observe retains r.
-func (h *History) Observe(r *proxy.Record) {
+func (h *History) Observe(r *record.Record) {
 	now, result := time.Now(), resultOf(r)
 	operation, client := truncated(cmp.Or(r.OperationName(), "none")), truncated(cmp.Or(r.Client, r.Account, "none"))
 	c := count{upstream: uint32(r.Sent), spent: uint32(r.Spent)}
@@ -201,9 +201,9 @@ func (h *History) Recent() []Request {
 }
 
 // denied reports whether a budget refused the request.
-func denied(r *proxy.Record) bool {
-	return slices.ContainsFunc(r.Stages, func(s proxy.Stage) bool {
-		return s.Name == proxy.StageQueue && s.Failed && s.Detail != "canceled" && s.Detail != "store"
+func denied(r *record.Record) bool {
+	return slices.ContainsFunc(r.Stages, func(s record.Stage) bool {
+		return s.Name == record.StageQueue && s.Failed && s.Detail != "canceled" && s.Detail != "store"
 	})
 }
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // must returns a value that the setup of a test needs.
@@ -151,12 +151,12 @@ func namesOf(events []Event) string {
 	return strings.Join(names, " ")
 }
 
-func hit(i int) *proxy.Record {
-	return &proxy.Record{ID: fmt.Sprint(i), Status: 200, Operation: "users/get", Client: "builds", Outcome: "hit", Saved: true, Cache: proxy.CacheStatus{Hit: true, TTL: 1, HasTTL: true}, Elapsed: time.Millisecond}
+func hit(i int) *record.Record {
+	return &record.Record{ID: fmt.Sprint(i), Status: 200, Operation: "users/get", Client: "builds", Outcome: "hit", Saved: true, Cache: record.CacheStatus{Hit: true, TTL: 1, HasTTL: true}, Elapsed: time.Millisecond}
 }
 
-func miss() *proxy.Record {
-	return &proxy.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 200}, Sent: 2, Elapsed: 40 * time.Millisecond}
+func miss() *record.Record {
+	return &record.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200}, Sent: 2, Elapsed: 40 * time.Millisecond}
 }
 
 func TestSeriesCountResults(t *testing.T) {
@@ -168,8 +168,8 @@ func TestSeriesCountResults(t *testing.T) {
 		background.Background = true
 		w.Observe(background)
 		time.Sleep(stepLength)
-		w.Observe(&proxy.Record{Status: 429, Outcome: "refused", Cache: proxy.CacheStatus{Detail: "primary"}})
-		w.Observe(&proxy.Record{Status: 403, Outcome: "miss", Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 403}, Limited: limits.SecondaryLimit})
+		w.Observe(&record.Record{Status: 429, Outcome: "refused", Cache: record.CacheStatus{Detail: "primary"}})
+		w.Observe(&record.Record{Status: 403, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Limited: limits.SecondaryLimit})
 		s := w.Series()
 		last := func(name string) []uint32 { return s.Values[name][358:] }
 		equal(w, "points of a series", len(s.Values["hit"]), 360)
@@ -199,7 +199,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 		release.Tag, nightly.Tag = "release", "nightly"
 		w.Observe(release)
 		w.Observe(nightly)
-		w.Observe(&proxy.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Version: "2022-11-28", Outcome: "validated", Cache: proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304}, Sent: 1, Elapsed: time.Second})
+		w.Observe(&record.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Version: "2022-11-28", Outcome: "validated", Cache: record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304}, Sent: 1, Elapsed: time.Second})
 		want := Costs{
 			Operations: []Operation{
 				{"users/get", 100, 99, 0, 2, 805808, 951 * time.Microsecond, 40 * time.Millisecond},
@@ -295,7 +295,7 @@ func TestAccountsHaveLabels(t *testing.T) {
 	if described[0].Label != "account 0a" || described[0].Name != "0a1b" || described[1].Label != "octo-bot" {
 		t.Errorf("accounts: %+v", described)
 	}
-	if r := w.Request(&proxy.Record{Account: "0a1b"}); r.AccountLabel != "account 0a" || r.Account != "0a1b" {
+	if r := w.Request(&record.Record{Account: "0a1b"}); r.AccountLabel != "account 0a" || r.Account != "0a1b" {
 		t.Errorf("request: %+v", r)
 	}
 }
@@ -330,9 +330,9 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 	flood := func(from, to int) {
 		for i := from; i < to; i++ {
-			w.Observe(&proxy.Record{
+			w.Observe(&record.Record{
 				Status: 200, Method: fmt.Sprintf("M%d", i), Operation: "unknown", Route: fmt.Sprintf("/%d/%s", i, strings.Repeat("x", 500)),
-				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Sent: 1,
+				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: record.CacheStatus{Forward: record.ForwardMiss}, Sent: 1,
 				Tag: fmt.Sprintf("run-%d", i),
 			})
 		}
@@ -501,7 +501,7 @@ func TestRecentRequestsAreNewestFirst(t *testing.T) {
 		if got := len(h.Recent()); got != min(n, recentSize) {
 			t.Fatalf("got %d requests after %d", got, n)
 		}
-		h.Observe(&proxy.Record{ID: fmt.Sprint(n), Account: "a", Status: 200, Outcome: proxy.OutcomeHit, Cache: proxy.CacheStatus{Hit: true}})
+		h.Observe(&record.Record{ID: fmt.Sprint(n), Account: "a", Status: 200, Outcome: record.OutcomeHit, Cache: record.CacheStatus{Hit: true}})
 	}
 	list := h.Recent()
 	for i, r := range list {
@@ -513,10 +513,10 @@ func TestRecentRequestsAreNewestFirst(t *testing.T) {
 
 // BenchmarkObserve measures the cost for each request, with a known and with a new name.
 func BenchmarkObserve(b *testing.B) {
-	for name, next := range map[string]func(i int) *proxy.Record{
-		"hit": func(int) *proxy.Record { return hit(0) },
-		"new name": func(i int) *proxy.Record {
-			return &proxy.Record{Client: fmt.Sprint(i), Route: "/" + fmt.Sprint(i), Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}}
+	for name, next := range map[string]func(i int) *record.Record{
+		"hit": func(int) *record.Record { return hit(0) },
+		"new name": func(i int) *record.Record {
+			return &record.Record{Client: fmt.Sprint(i), Route: "/" + fmt.Sprint(i), Cache: record.CacheStatus{Forward: record.ForwardMiss}}
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
@@ -554,11 +554,11 @@ func TestForecastSkipsGaps(t *testing.T) {
 func TestAccountsHaveRequestsOfClients(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		w.queue = map[limits.ClientResource]int{{Account: "a", Resource: "core", Client: "agent"}: 2, {Account: "a", Resource: "search", Client: "agent"}: 3}
-		for _, s := range []proxy.Stage{
+		for _, s := range []record.Stage{
 			{Name: "queue", Detail: "client", Failed: true}, {Name: "queue", Detail: "points", Failed: true},
 			{Name: "queue", Detail: "canceled", Failed: true}, {Name: "queue", Detail: "store", Failed: true}, {Name: "queue", Detail: "points"},
 		} {
-			w.Observe(&proxy.Record{Account: "a", Client: "agent", Resource: "core", Stages: []proxy.Stage{s}})
+			w.Observe(&record.Record{Account: "a", Client: "agent", Resource: "core", Stages: []record.Stage{s}})
 		}
 		accounts := []limits.Account{{Name: "a", Budgets: []limits.Budget{
 			{Resource: "core"}, {Resource: "client:core:agent", Client: "agent"}, {Resource: "client:core:gh", Client: "gh"},
@@ -577,9 +577,9 @@ func TestAccountsHaveRequestsOfClients(t *testing.T) {
 // TestRareRequestsAreKept checks that many hits displace neither a refusal nor an error nor a slow request.
 func TestRareRequestsAreKept(t *testing.T) {
 	inBubble(t, func(w *fixture) {
-		w.Observe(&proxy.Record{ID: "refused", Status: 429, Outcome: "refused", Cache: proxy.CacheStatus{Detail: "primary"}, Start: time.Now()})
-		w.Observe(&proxy.Record{ID: "failed", Status: 502, Outcome: "miss", Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Start: time.Now()})
-		w.Observe(&proxy.Record{ID: "slow", Status: 200, Outcome: "miss", Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss}, Elapsed: time.Minute, Start: time.Now(), Path: "/repos/acme/widgets"})
+		w.Observe(&record.Record{ID: "refused", Status: 429, Outcome: "refused", Cache: record.CacheStatus{Detail: "primary"}, Start: time.Now()})
+		w.Observe(&record.Record{ID: "failed", Status: 502, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss}, Start: time.Now()})
+		w.Observe(&record.Record{ID: "slow", Status: 200, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss}, Elapsed: time.Minute, Start: time.Now(), Path: "/repos/acme/widgets"})
 		for i := range 1000 {
 			w.Observe(hit(i))
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 const (
@@ -29,11 +29,11 @@ type recent struct {
 // numbered is a record with its place in the order of the requests.
 type numbered struct {
 	number uint64
-	record *proxy.Record
+	record *record.Record
 }
 
 // add adds a finished request.
-func (l *recent) add(r *proxy.Record, result Result, now time.Time) {
+func (l *recent) add(r *record.Record, result Result, now time.Time) {
 	n := numbered{l.number, r}
 	l.number++
 	l.latest[n.number%recentSize] = n
@@ -63,12 +63,12 @@ func keep(list *[]numbered, n numbered, most int) {
 }
 
 // records returns the requests, newest first.
-func (l *recent) records() []*proxy.Record {
+func (l *recent) records() []*record.Record {
 	latest := l.latest[:min(l.number, recentSize)]
 	all := slices.Concat(latest, l.refused, l.failed, l.slow)
 	slices.SortFunc(all, func(a, b numbered) int { return cmp.Compare(b.number, a.number) })
 	all = slices.CompactFunc(all, func(a, b numbered) bool { return a.number == b.number })
-	records := make([]*proxy.Record, len(all))
+	records := make([]*record.Record, len(all))
 	for i, n := range all {
 		records[i] = n.record
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // summary describes an event of accounts: all or the changed accounts with their remaining budgets, the gone accounts, and
@@ -67,7 +67,7 @@ func TestListingErrorIsPublishedOnce(t *testing.T) {
 }
 
 // refused is a request that the upstream refused with a limit error.
-var refused = &proxy.Record{Status: 403, Cache: proxy.CacheStatus{Forward: proxy.ForwardMiss, ForwardStatus: 403}, Sent: 1}
+var refused = &record.Record{Status: 403, Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Sent: 1}
 
 // block lets the accounts be one that is blocked.
 func (w *fixture) block() {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // These are the values of the setting telemetry.access_log. [AccessLogErrors] selects refusals by Weir, limit errors of the
@@ -22,8 +22,8 @@ const (
 )
 
 // failed reports whether [AccessLogErrors] selects a request. The access line of such a request is written at once.
-func failed(r *proxy.Record) bool {
-	return r.Error != "" || r.OutsideRange != "" || r.Outcome == proxy.OutcomeRefused || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
+func failed(r *record.Record) bool {
+	return r.Error != "" || r.OutsideRange != "" || r.Outcome == record.OutcomeRefused || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
 }
 
 // accessLog writes one line for each request. It is not safe for concurrent use.
@@ -42,7 +42,7 @@ func newAccessLog(c Config, out io.Writer, remote slog.Handler) accessLog {
 }
 
 // write writes the line of a request.
-func (a *accessLog) write(r *proxy.Record) {
+func (a *accessLog) write(r *record.Record) {
 	if a.handler == nil || a.onlyFailed && !failed(r) {
 		return
 	}

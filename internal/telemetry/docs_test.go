@@ -17,7 +17,7 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/metrics/v1"
 
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // description describes a metric that is documented or exported.
@@ -90,7 +90,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	w.RequestStarted(http.MethodGet)
 	w.Reloaded(errors.New("line 1"))
 	w.DeliveryRefused("signature")
-	w.record(fullRecord(), &proxy.Record{
+	w.record(fullRecord(), &record.Record{
 		Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql", Status: 200, Outcome: "bypass", Spent: 51,
 	})
 	scraped := w.scrape(false)

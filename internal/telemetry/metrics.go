@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // Weir's attributes. The semantic conventions have no attributes for caches and limits.
@@ -226,7 +226,7 @@ func (m *metrics) Reloaded(err error) {
 }
 
 // observe counts a finished request.
-func (m *metrics) observe(r *proxy.Record) {
+func (m *metrics) observe(r *record.Record) {
 	ctx, client := exemplarContext(r), r.ClientLabel()
 	if !r.Background {
 		m.serverDuration.record(ctx, r.Elapsed, r.Status, r.Method, r.Route)
@@ -240,21 +240,21 @@ func (m *metrics) observe(r *proxy.Record) {
 	for _, s := range r.Stages {
 		wait := func(reason string) { m.waits.record(ctx, s.Elapsed, 0, client, reason) }
 		switch s.Name {
-		case proxy.StageQueue:
+		case record.StageQueue:
 			m.admissions.add(ctx, 1, client, resource, s.Admission())
 			if s.Detail != "" {
 				wait(s.Detail)
 			}
-		case proxy.StageRetry:
+		case record.StageRetry:
 			outcome := "sent"
 			if s.Failed {
 				outcome = "given_up"
 			}
 			m.retries.add(ctx, 1, outcome)
 			wait(s.Name)
-		case proxy.StageCoalesce, proxy.StagePoll:
+		case record.StageCoalesce, record.StagePoll:
 			wait(s.Name)
-		case proxy.StageRequest:
+		case record.StageRequest:
 			status, err := strconv.Atoi(s.Detail)
 			errorType := ""
 			if err != nil {
@@ -279,7 +279,7 @@ func (m *metrics) observe(r *proxy.Record) {
 
 // exemplarContext returns a context with the span of the record. Measurements with this context have the span as an
 // exemplar.
-func exemplarContext(r *proxy.Record) context.Context {
+func exemplarContext(r *record.Record) context.Context {
 	if r.Trace == "" {
 		return context.Background()
 	}

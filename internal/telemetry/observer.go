@@ -4,23 +4,23 @@ import (
 	"sync"
 	"time"
 
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // Observer takes the records of finished requests, counts them in the metrics, passes them on, and writes their access
 // lines. A client never waits for this work: the observer has a queue, and a goroutine that empties the queue.
 type Observer struct {
 	telemetry *Telemetry
-	next      func(*proxy.Record)
+	next      func(*record.Record)
 	lines     lineWriter
 	access    accessLog
 
 	mu     sync.Mutex
-	queue  []*proxy.Record // oldest first
+	queue  []*record.Record // oldest first
 	closed bool
 
-	recording sync.Mutex      // held while records leave the queue and are recorded, so that they stay in order
-	spare     []*proxy.Record // an empty queue; guarded by recording
+	recording sync.Mutex       // held while records leave the queue and are recorded, so that they stay in order
+	spare     []*record.Record // an empty queue; guarded by recording
 
 	wake    chan struct{} // has a value if the queue should be emptied soon
 	timer   *time.Timer   // sends to wake; runs while the queue is not empty
@@ -41,7 +41,7 @@ const (
 
 // NewObserver returns an observer that calls next with each record, one at a time. The observer must be closed before the
 // telemetry.
-func (t *Telemetry) NewObserver(next func(*proxy.Record)) *Observer {
+func (t *Telemetry) NewObserver(next func(*record.Record)) *Observer {
 	o := &Observer{telemetry: t, next: next, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 	o.lines.open(t.output, &t.droppedLines)
 	o.access = newAccessLog(t.config, &o.lines, t.logs)
@@ -51,7 +51,7 @@ func (t *Telemetry) NewObserver(next func(*proxy.Record)) *Observer {
 }
 
 // Observe takes the record of a finished request, which must not change afterwards. It blocks only after Close, when it writes the record itself.
-func (o *Observer) Observe(r *proxy.Record) {
+func (o *Observer) Observe(r *record.Record) {
 	o.mu.Lock()
 	n := len(o.queue) + 1
 	if n > maxQueued {

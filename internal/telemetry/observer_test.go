@@ -17,7 +17,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
-	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/record"
 )
 
 // observed is an observer whose lines a test reads.
@@ -42,7 +42,7 @@ func observing(t *testing.T, c Config, out io.Writer, test func(*observed)) {
 			c.Log = &o.out
 		}
 		o.telemetry = must(Open(c))
-		o.Observer = o.telemetry.NewObserver(func(r *proxy.Record) { o.next = append(o.next, r.ID) })
+		o.Observer = o.telemetry.NewObserver(func(r *record.Record) { o.next = append(o.next, r.ID) })
 		defer func() {
 			o.end()
 			o.telemetry.Close()
@@ -52,10 +52,10 @@ func observing(t *testing.T, c Config, out io.Writer, test func(*observed)) {
 }
 
 // hit returns the record of a hit.
-func hit(id any) *proxy.Record {
-	return &proxy.Record{
+func hit(id any) *record.Record {
+	return &record.Record{
 		ID: fmt.Sprint(id), Start: time.Now(), Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Bytes: 100, Elapsed: time.Millisecond,
-		Outcome: proxy.OutcomeHit, Cache: proxy.CacheStatus{Hit: true},
+		Outcome: record.OutcomeHit, Cache: record.CacheStatus{Hit: true},
 	}
 }
 
@@ -101,12 +101,12 @@ func TestRecordIsWrittenWithin100Milliseconds(t *testing.T) {
 }
 
 func TestLineOfAFailureIsWrittenAtOnce(t *testing.T) {
-	for name, change := range map[string]func(*proxy.Record){
-		"upstream error": func(r *proxy.Record) { r.Status = 502 },
-		"refusal":        func(r *proxy.Record) { r.Status, r.Outcome = 429, proxy.OutcomeRefused },
-		"limit error":    func(r *proxy.Record) { r.Limited = limits.PrimaryLimit },
-		"error":          func(r *proxy.Record) { r.Error = "no route to host" },
-		"strange number": func(r *proxy.Record) { r.OutsideRange = "date" },
+	for name, change := range map[string]func(*record.Record){
+		"upstream error": func(r *record.Record) { r.Status = 502 },
+		"refusal":        func(r *record.Record) { r.Status, r.Outcome = 429, record.OutcomeRefused },
+		"limit error":    func(r *record.Record) { r.Limited = limits.PrimaryLimit },
+		"error":          func(r *record.Record) { r.Error = "no route to host" },
+		"strange number": func(r *record.Record) { r.OutsideRange = "date" },
 	} {
 		observing(t, Config{}, nil, func(o *observed) {
 			o.Observe(hit(1))
@@ -195,7 +195,7 @@ func TestCloseEndsWithABlockedWriter(t *testing.T) {
 		w.released = make(chan struct{})
 		telemetry := must(Open(Config{ServiceName: "weir", Log: w}))
 		defer telemetry.Close()
-		o := telemetry.NewObserver(func(*proxy.Record) {})
+		o := telemetry.NewObserver(func(*record.Record) {})
 		o.Observe(hit(1))
 		began = time.Now()
 		o.Close()
@@ -224,7 +224,7 @@ func TestConcurrentRequestsLoseNothing(t *testing.T) {
 	telemetry := must(Open(Config{ServiceName: "weir", Log: &out}))
 	defer telemetry.Close()
 	seen := map[string]int{}
-	o := telemetry.NewObserver(func(r *proxy.Record) { seen[r.ID]++ })
+	o := telemetry.NewObserver(func(r *record.Record) { seen[r.ID]++ })
 	var clients sync.WaitGroup
 	const each = 500 // together below the bound of the queue
 	for c := range 8 {
@@ -247,7 +247,7 @@ func TestConcurrentRequestsLoseNothing(t *testing.T) {
 func TestAccessLogSettingSelectsRequests(t *testing.T) {
 	broken := hit("error")
 	broken.Error = "connection reset"
-	records := []*proxy.Record{hit("hit"), {ID: "missing", Status: 404, Outcome: proxy.OutcomeMiss}, {ID: "failed", Status: 503}, {ID: "refused", Status: 404, Outcome: proxy.OutcomeRefused}, broken}
+	records := []*record.Record{hit("hit"), {ID: "missing", Status: 404, Outcome: record.OutcomeMiss}, {ID: "failed", Status: 503}, {ID: "refused", Status: 404, Outcome: record.OutcomeRefused}, broken}
 	for setting, want := range map[string]string{
 		"":              "hit missing failed refused error",
 		AccessLogAll:    "hit missing failed refused error",
@@ -266,11 +266,11 @@ func TestAccessLogSettingSelectsRequests(t *testing.T) {
 }
 
 // completeRecord returns a record whose line has all names.
-func completeRecord() *proxy.Record {
+func completeRecord() *record.Record {
 	r := fullRecord()
 	r.ID, r.Account, r.Path, r.Target, r.Bytes, r.Waited = "id", "octo-bot", "/repos/acme/widgets", "ab12", 7, 2*time.Second
 	r.Background, r.Tag, r.Limited, r.LimitAnswer, r.OutsideRange = true, "nightly", limits.PrimaryLimit, "primary", "date"
-	r.Cache, r.Error = proxy.CacheStatus{Forward: proxy.ForwardStale, ForwardStatus: 304, Stored: true}, "read \"x\":\nconnection reset\x1b"
+	r.Cache, r.Error = record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304, Stored: true}, "read \"x\":\nconnection reset\x1b"
 	return r
 }
 
@@ -381,7 +381,7 @@ func BenchmarkObserver(b *testing.B) {
 			}
 			w := must(Open(c))
 			defer w.Close()
-			o := w.NewObserver(func(*proxy.Record) {})
+			o := w.NewObserver(func(*record.Record) {})
 			defer o.Close()
 			r := hit(1)
 			r.ID, r.Account, r.Path, r.Target = "KQ3JZ5V7T2N4X6B8", "0123456789abcdef0123456789abcdef", "/repos/acme/widgets/subscribers", "0123456789abcdef"

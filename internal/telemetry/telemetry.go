@@ -6,7 +6,7 @@
 //     telemetry is sent.
 //   - /metrics exists unless OTEL_SDK_DISABLED is true.
 //   - The number of series of each metric is bounded for all input of clients and the upstream.
-//   - The package sees a request only as a [proxy.Record], which holds no secret.
+//   - The package sees a request only as a [record.Record], which holds no secret.
 //   - A finished request waits neither for its access line nor for its metrics. What is lost is counted.
 //
 // Entry points: [Open] and [Telemetry.NewObserver]. Spans are created with the OpenTelemetry API by the packages whose work they describe.

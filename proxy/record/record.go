@@ -1,4 +1,6 @@
-package proxy
+// Package record describes one request for the access line, the response headers, the trace, the metrics and the list of
+// recent requests.
+package record
 
 import (
 	"net/http"
@@ -12,7 +14,7 @@ import (
 )
 
 // Record describes one request. The gateway fills the record during the request, and passes it to [Config.Observe] at the
-// end. The access line, the response headers, the trace and the list of recent requests all use the same record.
+// end.
 type Record struct {
 	ID        string    `json:"id"`
 	Start     time.Time `json:"start"`
@@ -29,7 +31,7 @@ type Record struct {
 	Version string `json:"api_version,omitempty"`
 	// QueryHash is the beginning of the hash of a GraphQL query.
 	QueryHash string `json:"query_hash,omitempty"`
-	// Query is the name of the GraphQL operation of a call, at most maxQueryName bytes.
+	// Query is the name of the GraphQL operation of a call, at most MaxQueryName bytes.
 	Query   string `json:"graphql_operation,omitempty"`
 	Account string `json:"account"`
 	Client  string `json:"client,omitempty"`
@@ -76,11 +78,11 @@ type Record struct {
 	Stages []Stage `json:"stages,omitempty"`
 }
 
-// maxQueryName bounds the names of GraphQL operations, which clients choose.
-const maxQueryName = 64
+// MaxQueryName bounds the names of GraphQL operations, which clients choose.
+const MaxQueryName = 64
 
-// queryHashLength is the length of the hashes of queries in records.
-const queryHashLength = 12
+// QueryHashLength is the length of the hashes of queries in records.
+const QueryHashLength = 12
 
 // CacheStatus describes how the gateway handled a request: the member of Cache-Status (RFC 9211) that the gateway adds to a response.
 // The zero value is that of a refusal, or of a request without a response.
@@ -153,8 +155,8 @@ func (s *CacheStatus) Outcome() Outcome {
 // Stale reports whether the client got a stale response. The TTL of a stored response is that of the stored one.
 func (s *CacheStatus) Stale() bool { return s.TTL < 0 && !s.Stored }
 
-// setTTL sets the rest of the lifetime of an entry.
-func (s *CacheStatus) setTTL(e *cache.Entry, now time.Time) {
+// SetTTL sets the rest of the lifetime of an entry.
+func (s *CacheStatus) SetTTL(e *cache.Entry, now time.Time) {
 	s.TTL, s.HasTTL = -int(e.Staleness(now)/time.Second), true
 	if !s.Stored && !e.Fresh(now) {
 		s.TTL = min(s.TTL, -1) // stale for less than a second
@@ -171,8 +173,8 @@ const (
 	DetailWasSuspect = "was-suspect-"
 )
 
-// suspect sets the detail of a response that is suspect for a cause. An empty cause has no effect.
-func (s *CacheStatus) suspect(cause cache.Cause) {
+// SetSuspect sets the detail of a response that is suspect for a cause. An empty cause has no effect.
+func (s *CacheStatus) SetSuspect(cause cache.Cause) {
 	if cause != "" {
 		s.Detail = DetailSuspect + string(cause)
 	}
@@ -243,8 +245,8 @@ func (s Stage) Admission() string {
 	return "waited"
 }
 
-// admission returns the result of the last queue stage, or an empty string.
-func (r *Record) admission() (last string) {
+// Admission returns the result of the last queue stage, or an empty string.
+func (r *Record) Admission() (last string) {
 	for _, s := range r.Stages {
 		if s.Name == StageQueue {
 			last = s.Admission()
@@ -273,17 +275,17 @@ func (r *Record) ClientLabel() string {
 	return r.Client
 }
 
-// copyProgress copies the costs and stages from another record of the same request.
-func (r *Record) copyProgress(from *Record) {
+// CopyProgress copies the costs and stages from another record of the same request.
+func (r *Record) CopyProgress(from *Record) {
 	r.Sent, r.Waited, r.Spent, r.Polls, r.Stages = from.Sent, from.Waited, from.Spent, from.Polls, from.Stages
 }
 
 // maxDebug bounds the length of the Weir-Debug field.
 const maxDebug = 1 << 10
 
-// debug returns the Weir-Debug field: the decisions and stages so far, with the syntax of Cache-Status. q is nil for a
-// request that was refused before its question was built.
-func (r *Record) debug(q *question, account string) string {
+// Debug returns the Weir-Debug field: the decisions and stages so far, with the syntax of Cache-Status. op is nil for a request
+// that was refused before its operation was known. account is the name of the account in the ledger.
+func (r *Record) Debug(op *policy.Operation, account string) string {
 	parts := []string{"weir"}
 	add := func(name, value string) {
 		if value != "" {
@@ -291,9 +293,9 @@ func (r *Record) debug(q *question, account string) string {
 		}
 	}
 	add("operation", r.Operation)
-	if q != nil {
-		add("cache", string(q.operation.Cache.Class))
-		add("points", strconv.Itoa(q.operation.Points))
+	if op != nil {
+		add("cache", string(op.Cache.Class))
+		add("points", strconv.Itoa(op.Points))
 	}
 	add("resource", r.Resource)
 	add("client", r.Client)
