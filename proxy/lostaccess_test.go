@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -138,6 +139,44 @@ func TestDenialEndsResponsesInsideTheObject(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A response that arrives after a denial, and was requested before, is not used again.
+func TestDenialEndsResponsesThatArriveLater(t *testing.T) {
+	const secret, issue = "/repos/acme/secret", "/repos/acme/secret/issues/1"
+	for _, c := range []struct {
+		denied, arriving string
+		ends             bool
+	}{
+		{secret, issue, true},
+		{secret, "/repositories/7/issues", true},
+		{issue, issue + "/comments", true},
+		{issue, issue, true},
+		{issue, secret + "/issues/10", false},
+		{"/repos/acme/other", issue, false},
+	} {
+		bubble(t, c.denied+" "+c.arriving, func(t *testing.T) {
+			var lost, broken atomic.Bool
+			others := deniable(&lost, &broken, http.StatusNotFound, "private, max-age=60")
+			w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("Req-Num") == "1" {
+					deniable(new(atomic.Bool), new(atomic.Bool), 0, "private, max-age=60")(w, r)
+					_ = http.NewResponseController(w).Flush()
+					time.Sleep(2 * time.Second)
+					return
+				}
+				others(w, r)
+			}, wholeAPI(t, unchanged))
+			var arriving sync.WaitGroup
+			arriving.Go(func() { w.get(c.arriving, owner, "Req-Num: 1") })
+			time.Sleep(time.Second)
+			lost.Store(true)
+			w.want("status", w.get(c.denied, owner, "Cache-Control: no-cache").StatusCode, http.StatusNotFound)
+			arriving.Wait()
+			r := w.get(c.arriving, owner, "Cache-Control: max-stale=86400")
+			w.want("response is used", r.body == "private body", !c.ends)
+		})
 	}
 }
 

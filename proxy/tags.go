@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
+	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -48,7 +49,10 @@ func (g *Gateway) endAccess(a *attempt, status int) {
 	if byNumber {
 		denied = append(denied, tags.Credential(a.caller.Class))
 	}
-	if stored > self || byNumber || g.Cache.IsShared() && (isRoot || self > 0) {
+	arriving := func(c *coalesce.Call) bool { // its response may be from before the denial, and is stored at its end
+		return c != a.call && c.Account == a.caller.Account && (isRoot || strings.HasPrefix(c.Path, a.match.Path+"/"))
+	}
+	if stored > self || byNumber || g.Cache.IsShared() && (isRoot || self > 0) || g.Background.calls.Any(arriving) {
 		g.Cache.Purge(a.detach(), denied...)
 	}
 }

@@ -405,6 +405,18 @@ type Poll struct {
 	Waiting int `json:"waiting"`
 }
 
+// Any reports whether a call in progress matches.
+func (g *Group) Any(match func(*Call) bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.calls {
+		if match(c) {
+			return true
+		}
+	}
+	return false
+}
+
 // Polls returns the calls whose responses the upstream still computes.
 func (g *Group) Polls() (polls []Poll) {
 	g.mu.Lock()
