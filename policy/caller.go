@@ -53,7 +53,7 @@ type Caller struct {
 	// other clients have the priority, but no pace.
 	Paced bool
 	// Clients divides the primary windows of the account among its clients. It is empty if the account has one client
-	// without a limit for tags.
+	// without a limit for tags and without a guarantee.
 	Clients []ClientBudget
 }
 

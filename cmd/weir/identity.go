@@ -12,6 +12,7 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/redisclient"
+	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/inbound"
 )
@@ -105,12 +106,16 @@ func openAppTokens(cfg *config.Config, client redisclient.Client, transport http
 
 // identify returns the proxy's Identify function. A program in a tunnel may send an Authorization value that only the program
 // has, and the credential of the tunnel then identifies its client.
-func identify(registry *credential.Registry) func(*http.Request) (*policy.Identity, error) {
+func identify(registry *credential.Registry, accounts limits.Names) func(*http.Request) (*policy.Identity, error) {
 	return func(r *http.Request) (*policy.Identity, error) {
 		sent := r.Header["Authorization"]
 		tunnel, _ := inbound.TunnelOf(r.Context())
 		if tunnel.Authorize == nil || !registry.HasOtherScheme(sent) {
-			return registry.Identify(r)
+			id, err := registry.Identify(r)
+			if err != nil {
+				return nil, err
+			}
+			return registry.Divided(id, accounts.Canonical), nil
 		}
 		alone := (&http.Request{Header: http.Header{}}).WithContext(r.Context())
 		tunnel.Authorize(alone.Header)

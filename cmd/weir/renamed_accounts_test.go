@@ -1,10 +1,14 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/weirgate/weir/internal/config"
 )
@@ -46,5 +50,55 @@ func TestReloadKeepsWhatARenamedAccountSpent(t *testing.T) {
 				t.Errorf("%d requests arrived, Cache-Status %q; want 1, and a refusal in the cool-down", arrived.Load(), got)
 			}
 		})
+	}
+}
+
+// The API counts all tokens of a user together, so a token that a program passes respects the guarantees of the clients that use
+// another token of the user.
+func TestGuaranteesHoldAgainstPassedTokensOfTheSameUser(t *testing.T) {
+	const limit = 100
+	person := clientOf("person", "key-of-person", "bot")
+	person.Guarantee, person.Limit = 0.5, 0.9
+	for name, clients := range map[string][]config.Client{
+		"of one of several clients": {person, clientOf("ci", "key-of-ci", "bot")},
+		"of the only client":        {person},
+	} {
+		for passed, token := range map[string]string{"the held token": "tok-held", "another token": "tok-passed"} {
+			t.Run(name+", "+passed, func(t *testing.T) {
+				var used atomic.Int64
+				reset := time.Now().Add(50 * time.Minute).Unix()
+				up := serveAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+					n := used.Add(1)
+					for field, value := range map[string]int64{"Limit": limit, "Used": n, "Remaining": limit - n, "Reset": reset} {
+						w.Header().Set("X-Ratelimit-"+field, strconv.FormatInt(value, 10))
+					}
+					w.Header().Set("Content-Type", "application/json")
+					_, _ = w.Write([]byte(`{"login":"bot","id":5}`))
+				})
+				g := open(t, configure(up, trusting, func(c *config.Config) {
+					c.Credentials, c.Clients = []config.Credential{userToken("bot", "", "tok-held")}, clients
+				}))
+				for _, credential := range []string{"key-of-person", token} { // the API names the user
+					sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+credential)
+				}
+				send := func(credential string, n int) *httptest.ResponseRecorder {
+					return sendTo(g, http.MethodGet, fmt.Sprint("/repos/acme/", credential, n), "", "Authorization: Bearer "+credential, "Prefer: wait=0")
+				}
+				refused := ""
+				for n := range limit {
+					if w := send(token, n); w.Code != http.StatusOK {
+						refused = w.Header().Get("Cache-Status")
+					}
+				}
+				if !strings.Contains(refused, "detail=client") {
+					t.Errorf("the last refusal of the passed token has Cache-Status %q, want detail=client", refused)
+				}
+				for n := range limit/2 - 2 {
+					if w := send("key-of-person", n); w.Code != http.StatusOK {
+						t.Fatalf("request %d of the person: %d, %s", n, w.Code, w.Header().Get("Cache-Status"))
+					}
+				}
+			})
+		}
 	}
 }

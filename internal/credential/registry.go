@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -95,9 +96,10 @@ type Config struct {
 // credentials are keyed, so that a guessed credential cannot be confirmed.
 type Registry struct {
 	config   Config
-	accounts map[string]policy.Caller // of held credentials, by security class
-	labels   map[string]string        // of the accounts of held credentials
-	clients  []*policy.Identity       // of Config.Clients, each with its first credential
+	accounts map[string]policy.Caller         // of held credentials, by security class
+	labels   map[string]string                // of the accounts of held credentials
+	budgets  map[string][]policy.ClientBudget // of the accounts of held credentials that are divided
+	clients  []*policy.Identity               // of Config.Clients, each with its first credential
 	// keys maps the hash of a client key to the index of the client. The duration of a lookup leaks nothing, because a
 	// sender cannot choose the hash.
 	keys map[[sha256.Size]byte]int
@@ -197,7 +199,7 @@ func (h Held) value(token Secret) Secret {
 }
 
 // divide sets the budgets of clients and groups of each account that several clients may use. A single client has a
-// budget only if its tags have a limit.
+// budget only if its tags have a limit, or if it has a guarantee that callers with a token of their own must respect.
 func (r *Registry) divide(clients []Client, held map[string]heldCredential) {
 	budgets := map[string][]policy.ClientBudget{} // by account
 	for _, client := range clients {
@@ -221,7 +223,7 @@ func (r *Registry) divide(clients []Client, held map[string]heldCredential) {
 	for account, list := range budgets {
 		switch {
 		case len(list) > 1:
-		case list[0].TagLimit > 0:
+		case list[0].TagLimit > 0, list[0].Guarantee > 0 && r.config.PassThrough:
 			list[0].Limit, list[0].Batch = 1, false
 		default:
 			delete(budgets, account)
@@ -233,6 +235,26 @@ func (r *Registry) divide(clients []Client, held map[string]heldCredential) {
 			held[name], r.accounts[c.Class] = c, c.Caller
 		}
 	}
+	r.budgets = budgets
+}
+
+// Divided returns the identity of a caller with the budgets of the clients of its account. A passed token has an account of its
+// own until the upstream names its user. canonical returns the name of a merged account.
+func (r *Registry) Divided(id *policy.Identity, canonical func(account string) string) *policy.Identity {
+	if len(r.budgets) == 0 || !id.Passed || len(id.Caller.Clients) > 0 {
+		return id
+	}
+	name := canonical(id.Caller.Account)
+	if name == id.Caller.Account {
+		return id
+	}
+	divided := *id
+	for _, account := range slices.Sorted(maps.Keys(r.budgets)) {
+		if canonical(account) == name {
+			divided.Caller.Clients = append(slices.Clip(divided.Caller.Clients), r.budgets[account]...)
+		}
+	}
+	return &divided
 }
 
 // Client returns the caller of a configured client, and nil for another name.

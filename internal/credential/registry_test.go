@@ -105,13 +105,15 @@ func TestClientsOfOneAccountDivideItsWindows(t *testing.T) {
 		c.Held = []Held{
 			{Name: "bot", Kind: policy.User, Account: "robot", Token: "ghp_1"}, {Name: "second", Kind: policy.User, Account: "robot", Token: "ghp_2"},
 			{Name: "own", Kind: policy.User, Token: "ghp_3"}, {Name: "third", Kind: policy.User, Token: "ghp_4"},
+			{Name: "fourth", Kind: policy.User, Token: "ghp_5"},
 		}
-		c.Clients = []Client{client("ci", 0.5, "bot", "second"), people, client("solo", 0.9, "own"), tagged}
+		c.Clients = []Client{client("ci", 0.5, "bot", "second"), people, client("solo", 0.9, "own"), tagged, keyed("single", "single", "fourth")}
 	})
 	both := []policy.ClientBudget{{Client: "ci", Share: 1, Guarantee: 0.1, Limit: 0.5}, {Client: "people", Share: 3, Guarantee: 0.1, Limit: 1}}
 	alone := []policy.ClientBudget{{Client: "tagged", Share: 1, Guarantee: 0.1, Limit: 1, TagLimit: 0.2}}
+	solo := []policy.ClientBudget{{Client: "solo", Share: 1, Guarantee: 0.1, Limit: 1}} // kept from callers who pass a token
 	for key, want := range map[string][]policy.ClientBudget{
-		"ci": both, "people": both, "solo": nil, "ghp_1": both, "ghp_3": nil, "tagged": alone,
+		"ci": both, "people": both, "solo": solo, "ghp_1": both, "ghp_3": solo, "tagged": alone, "single": nil,
 	} {
 		equal(t, key, identify(t, r, "Bearer "+key).Clients, want)
 	}
