@@ -60,7 +60,7 @@ func NewMemory(size int64) *Memory {
 // weight returns the approximate size in bytes of the entries under one key.
 func weight(list []*Entry) (bytes uint64) {
 	for _, e := range list {
-		bytes += entryOverhead + uint64(len(e.Body)+len(e.Packed))
+		bytes += entryOverhead + uint64(len(e.Body)+cap(e.Packed))
 		for _, body := range e.Coded {
 			bytes += uint64(len(body))
 		}

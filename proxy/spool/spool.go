@@ -2,7 +2,6 @@
 package spool
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"os"
@@ -199,7 +198,7 @@ func (s *Spool) Fill() {
 		s.outgrown()
 	}
 	if p := s.packer; p != nil && whole && p.gzip.Close() == nil {
-		s.pack(bytes.Clone(p.Data), s.written)
+		s.pack(p.Data, s.written)
 	}
 	s.complete(s.held.Data, whole && s.file == nil)
 	s.stop(err)
@@ -230,6 +229,7 @@ func (s *Spool) encode(buffer []byte) {
 	}
 	if s.packer == nil {
 		s.packer = &packer{Buffer: NewBuffer(s.memory)}
+		s.packer.Reserve(chunk) // the capacity doubles until MaxBuffered
 		s.packer.gzip = contentcoding.Gzip.Writer(s.packer)
 	}
 	p := s.packer
@@ -248,6 +248,8 @@ func (s *Spool) append(p []byte, err error) (full bool) {
 	switch {
 	case s.file != nil:
 		full = !s.write(p)
+	case len(s.held.Data)+len(p) > MaxBuffered && s.disk != nil && s.spill(s.length): // a larger buffer would have twice the capacity
+		shared, full = true, !s.write(p)
 	case !s.held.Append(p) || len(s.held.Data) > MaxBuffered:
 		shared = s.disk != nil && s.spill(s.length)
 		full = !shared
