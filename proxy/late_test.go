@@ -284,6 +284,7 @@ func TestPagesCostOneRequestForEachChange(t *testing.T) {
 		{"short page", pageOf(29), "X: none", false, 1},
 		{"full page", pageOf(30), "X: none", false, 11},
 		{"number of items", `{"total_count":90,"items":` + pageOf(30) + `}`, later, false, 1},
+		{"number of commits", `{"total_commits":90,"files":` + pageOf(30) + `}`, later, false, 1},
 		{"a later page, Link missing in a 304", pageOf(30), later, false, 11},
 		{"a later page, Link in a 304", pageOf(30), later, true, 1},
 	} {

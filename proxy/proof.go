@@ -154,7 +154,7 @@ func (l *candidateList) add(e *cache.Entry, source candidateSource) {
 	if source != sourceStale && (e.Status != http.StatusOK || e == l.a.stale) {
 		return
 	}
-	if source == sourceOtherCaller && (l.a.match.Operation.Paged() || len(e.Header["Link"]) > 0) {
+	if source == sourceOtherCaller && (len(e.Header["Link"]) > 0 || l.a.match.Operation.Paged() && !countsItems(e.Body)) {
 		// This caller may have other pages, which only a 304 with Link reveals.
 		if behavior, _ := l.g.linkIn304.Get(l.g.linkScope(l.a.question)); behavior != linkRepeated {
 			return
@@ -314,11 +314,11 @@ func (q *question) mayLackPages(e *cache.Entry) bool {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(e.Body, &list) != nil {
-		var members map[string]json.RawMessage
-		_ = json.Unmarshal(e.Body, &members) // stays empty for another body
-		if _, counted := members["total_count"]; counted {
+		if countsItems(e.Body) {
 			return false
 		}
+		var members map[string]json.RawMessage
+		_ = json.Unmarshal(e.Body, &members) // stays empty for another body
 		for _, value := range members {
 			var nested []json.RawMessage
 			if json.Unmarshal(value, &nested) == nil && len(nested) > len(list) {
@@ -333,6 +333,15 @@ func (q *question) mayLackPages(e *cache.Entry) bool {
 		}
 	}
 	return later || len(list) == min(size, maxPageSize)
+}
+
+// countsItems reports whether a body has the number of items on all pages. Another number is another body, and has another ETag.
+func countsItems(body []byte) bool {
+	var totals struct {
+		Items   json.RawMessage `json:"total_count"`
+		Commits json.RawMessage `json:"total_commits"`
+	}
+	return json.Unmarshal(body, &totals) == nil && (totals.Items != nil || totals.Commits != nil)
 }
 
 // otherPages matches a Link field that names a later page.

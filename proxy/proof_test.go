@@ -175,6 +175,28 @@ func TestOnlyStrongETagIsProof(t *testing.T) {
 	}
 }
 
+// A body with the number of all items shows that another caller has the same pages. Other callers do not get Link.
+func TestPagesWithANumberOfItemsAreShared(t *testing.T) {
+	const next = `Link: <https://elsewhere.test/?page=2>; rel="next"`
+	for name, c := range map[string]struct {
+		body, link string
+		proof      bool
+	}{
+		"number of items":          {`{"total_count":1,"items":[{}]}`, "X: none", true},
+		"number of commits":        {`{"total_commits":1,"commits":[{}]}`, "X: none", true},
+		"a later page":             {`{"total_count":31,"items":[{}]}`, next, false},
+		"no number":                {`{"items":[{}]}`, "X: none", false},
+		"a number within the list": {`[{"total_count":1}]`, "X: none", false},
+	} {
+		setup(digesting(func(*http.Request) string { return c.body }, "Content-Type: application/json", c.link), github).sub(t, name, func(w *world) {
+			w.get(members, bearer("a"))
+			r := w.get(members, bearer("b"))
+			w.want("proof", r.Header.Get("Cache-Status") == proofStatus, c.proof)
+			w.want("body", r.body, c.body)
+		})
+	}
+}
+
 // Callers may see different numbers of pages. A paginated response is shared only if the operation's 304s repeat Link.
 func TestPagesAreSharedOnlyIf304RepeatsLink(t *testing.T) {
 	upstream := digesting(same, `Link: <https://elsewhere.test/?page=2>; rel="next"`)
