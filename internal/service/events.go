@@ -320,27 +320,23 @@ func (s *Service) payloadValues(e *event) map[string]any {
 	return values
 }
 
-// paths returns the path of the event's repository or organization in the API, and its path on the web site.
-func (e *event) paths() (api, html string) {
+// path returns the path of the event's repository or organization in the API.
+func (e *event) path() string {
 	if e.repository != nil {
-		return "/repos/" + e.repository.fullName(), "/" + e.repository.fullName()
+		return e.repository.path()
 	}
-	return "/orgs/" + e.organization.login, "/orgs/" + e.organization.login
+	return "/orgs/" + e.organization.login
 }
 
 // htmlURL returns the web page of the event's repository or organization.
-func (e *event) htmlURL() string {
-	_, html := e.paths()
-	return e.req.base + html
-}
+func (e *event) htmlURL() string { return e.req.base + strings.TrimPrefix(e.path(), "/repos") }
 
 // newObject returns an object that is not in the state. The object is created at the time of the event, below a path.
 func (e *event) newObject(below string) object {
-	api, html := e.paths()
 	self := below + "/" + itoa(e.serial)
 	return object{
 		{"id", e.serial}, {"node_id", nodeID(below, e.serial)},
-		{"url", e.req.base + api + self}, {"html_url", e.req.base + html + self},
+		{"url", e.req.base + e.path() + self}, {"html_url", e.htmlURL() + self},
 		{"created_at", timestamp(e.at)}, {"updated_at", timestamp(e.at)},
 	}
 }

@@ -219,7 +219,7 @@ func TestGraphQLCostIsChargedToItsWindow(t *testing.T) {
 			t.Errorf("another user: got %+v and %v", answer.Data.RateLimit, header)
 		}
 		const limit = 5*51 + 2
-		t.s.meter.override = map[string]policy.Window{policy.GraphQL: {Max: limit, Window: time.Hour}}
+		t.s.meter.Resources = map[string]policy.Window{policy.GraphQL: {Max: limit, Window: time.Hour}}
 		for i := range 5 {
 			answer, header := t.askGraphQL("owner", heavy, nil)
 			used := 51 * (i + 1)

@@ -22,11 +22,8 @@ const banAfter = 100
 // meter counts requests against the limits of Document B section 8, as strictly as the text allows. It is deliberately
 // simple: one lock, and a list of all charges in each window.
 type meter struct {
-	limits    policy.Limits
-	cooldown  time.Duration            // see Config.Cooldown
-	resources []Resource               // all resources, in the order of the rate limit status
-	override  map[string]policy.Window // see Config.Resources
-	off       bool                     // see Config.NoRateLimits
+	Config
+	resources []Resource // all resources, in the order of the rate limit status
 
 	mu         sync.Mutex // guards the fields below
 	usages     map[string]*usage
@@ -80,10 +77,7 @@ var limitRules = readReference[struct {
 
 // newMeter returns a meter for the limits and resources of a configuration.
 func newMeter(c Config) *meter {
-	m := &meter{
-		limits: c.Limits, cooldown: cmp.Or(c.Cooldown, time.Minute), override: c.Resources, off: c.NoRateLimits,
-		usages: map[string]*usage{}, violations: noViolations(),
-	}
+	m := &meter{Config: c, usages: map[string]*usage{}, violations: noViolations()}
 	m.resources = slices.DeleteFunc(slices.Clone(limitRules().Resources), func(r Resource) bool { return r.Dialect != "" && r.Dialect != c.Dialect.Name })
 	for i, r := range m.resources {
 		switch search := c.Limits.Search; r.Name {
@@ -189,8 +183,8 @@ func (m *meter) arrive(c caller, now time.Time) *ticket {
 	t := &ticket{meter: m, caller: c, usage: m.usage(c), arrivedAt: now}
 	t.usage.inProgress++
 	m.violations.MaxConcurrent = max(m.violations.MaxConcurrent, t.usage.inProgress)
-	m.recordHighest("concurrency", t.usage.inProgress, m.limits.Concurrent)
-	if !m.off && t.usage.inProgress > m.limits.Concurrent {
+	m.recordHighest("concurrency", t.usage.inProgress, m.Limits.Concurrent)
+	if !m.NoRateLimits && t.usage.inProgress > m.Limits.Concurrent {
 		m.violate("concurrency")
 		t.startCooldown(now)
 	}
@@ -243,8 +237,8 @@ func (m *meter) violate(limit string) {
 
 // startCooldown refuses the request and starts a cool-down for the caller.
 func (t *ticket) startCooldown(now time.Time) {
-	t.refusal, t.retryAfter = secondary, t.meter.cooldown
-	t.usage.limitedAt, t.usage.limitedUntil = now, now.Add(t.meter.cooldown)
+	t.refusal, t.retryAfter = secondary, t.meter.Cooldown
+	t.usage.limitedAt, t.usage.limitedUntil = now, now.Add(t.meter.Cooldown)
 }
 
 // recordSentWhileLimited counts a request that was sent while its caller was limited. The request may cause a ban.
@@ -264,7 +258,7 @@ func (t *ticket) count(d demand) {
 	now := time.Now() // under the lock, so that charges are ordered by time
 	t.demand, t.window = d, m.window(t.caller, d.resource, now)
 	switch {
-	case m.off, t.refusal != accepted, d.free:
+	case m.NoRateLimits, t.refusal != accepted, d.free:
 		return
 	case t.usage.sentWhileLimited >= banAfter:
 		t.refusal = banned
@@ -326,13 +320,13 @@ type cost struct {
 // CPU cost is 0, because it is known only at the end.
 func (m *meter) costs(d demand) []cost {
 	isGraphQL := d.resource == graphQLResource
-	points, name := m.limits.Points.REST, "points"
+	points, name := m.Limits.Points.REST, "points"
 	if isGraphQL {
-		points, name = m.limits.Points.GraphQL, "points:graphql"
+		points, name = m.Limits.Points.GraphQL, "points:graphql"
 	}
-	list := []cost{{name, "points " + d.endpoint, points, d.points, m.limits.Points.Window}}
+	list := []cost{{name, "points " + d.endpoint, points, d.points, m.Limits.Points.Window}}
 	if d.content {
-		for _, w := range m.limits.Content {
+		for _, w := range m.Limits.Content {
 			list = append(list, cost{"content:" + w.Window.String(), "content:" + w.Window.String(), w.Max, 1, w.Window})
 		}
 	}
@@ -352,9 +346,9 @@ func endpoint(method, path string) string {
 }
 
 func (m *meter) cpuCosts(graphQL bool, millis int) []cost {
-	list := []cost{{"cpu", "cpu", int(m.limits.CPU.Total / time.Millisecond), millis, m.limits.CPU.Window}}
+	list := []cost{{"cpu", "cpu", int(m.Limits.CPU.Total / time.Millisecond), millis, m.Limits.CPU.Window}}
 	if graphQL {
-		list = append(list, cost{"cpu:graphql", "cpu:graphql", int(m.limits.CPU.GraphQL / time.Millisecond), millis, m.limits.CPU.Window})
+		list = append(list, cost{"cpu:graphql", "cpu:graphql", int(m.Limits.CPU.GraphQL / time.Millisecond), millis, m.Limits.CPU.Window})
 	}
 	return list
 }
@@ -389,13 +383,13 @@ func (u *usage) charge(limit cost, now time.Time) {
 // be refused at this point.
 func (t *ticket) chargeCPU(took time.Duration) {
 	m := t.meter
-	if m.off {
+	if m.NoRateLimits {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	millis := int(math.Round(float64(took) * m.limits.CPU.Factor / float64(time.Millisecond)))
+	millis := int(math.Round(float64(took) * m.Limits.CPU.Factor / float64(time.Millisecond)))
 	over := false
 	for _, c := range m.cpuCosts(t.resource == graphQLResource, millis) {
 		t.usage.charge(c, now)
@@ -430,11 +424,11 @@ func (m *meter) window(c caller, resource string, now time.Time) *window {
 // limit returns the window of a resource for a caller (Document B sections 8.1 and 8.2).
 func (m *meter) limit(c caller, resource string) policy.Window {
 	isAnonymous := c.kind == policy.Unauthenticated
-	if limit, ok := m.override[resource]; ok && !isAnonymous {
+	if limit, ok := m.Resources[resource]; ok && !isAnonymous {
 		return limit
 	}
 	if resource == core {
-		return policy.Window{Max: cmp.Or(c.coreLimit, m.coreLimit(c.kind)), Window: m.limits.Primary.Window}
+		return policy.Window{Max: cmp.Or(c.coreLimit, m.coreLimit(c.kind)), Window: m.Limits.Primary.Window}
 	}
 	r := m.resources[slices.IndexFunc(m.resources, func(r Resource) bool { return r.Name == resource })]
 	if r.Limit.Max = cmp.Or(r.Kinds[c.kind], r.Limit.Max); isAnonymous {
@@ -444,7 +438,7 @@ func (m *meter) limit(c caller, resource string) policy.Window {
 }
 
 func (m *meter) coreLimit(kind policy.CallerKind) int {
-	switch p := m.limits.Primary; kind {
+	switch p := m.Limits.Primary; kind {
 	case policy.Unauthenticated:
 		return p.Unauthenticated
 	case policy.Enterprise, policy.EnterpriseInstallation, policy.EnterpriseOAuthApp, policy.EnterpriseWorkflow:
@@ -456,13 +450,13 @@ func (m *meter) coreLimit(kind policy.CallerKind) int {
 	case policy.Workflow:
 		return p.Workflow
 	}
-	return m.limits.Primary.User
+	return m.Limits.Primary.User
 }
 
 // installationLimit returns the primary limit of an installation, which grows with its repositories and users (Document
 // B section 8.1).
 func (m *meter) installationLimit(repositories, users int) int {
-	least := m.limits.Primary.Installation
+	least := m.Limits.Primary.Installation
 	return max(least, min(least+50*(max(0, repositories-20)+max(0, users-20)), 12_500))
 }
 
@@ -482,7 +476,7 @@ func (t *ticket) refund() {
 func (t *ticket) writeHeaders(h http.Header, quirks quirk.Set, behind int) {
 	t.meter.mu.Lock()
 	defer t.meter.mu.Unlock()
-	if t.meter.off {
+	if t.meter.NoRateLimits {
 		return
 	}
 	remaining := t.window.Max - max(0, t.window.used-behind)
@@ -529,7 +523,7 @@ func rateLimit(s *Service, req *request) response {
 	m := s.meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.off {
+	if m.NoRateLimits {
 		return fail(http.StatusNotFound, "Rate limiting is not enabled.")
 	}
 	now := time.Now()

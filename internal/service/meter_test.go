@@ -146,7 +146,7 @@ func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := seed(1, time.Now(), documentedBot)
 		repositories, users := w.installationSize("acme")
-		m := &meter{limits: policy.DefaultLimits()}
+		m := &meter{Config: Config{Limits: policy.DefaultLimits()}}
 		if limit := m.installationLimit(repositories, users); limit != 6100 {
 			t.Errorf("%d repositories, %d users: got limit %d", repositories, users, limit)
 		}

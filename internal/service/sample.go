@@ -114,11 +114,14 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 	}
 	value := map[string]string{
 		"owner": x.repo.owner.login, "template_owner": x.repo.owner.login, "repo": x.repo.name, "template_repo": x.repo.name,
-		"username": user.login, "target_user": user.login, "assignee": user.login, "account_id": itoa(user.id), "user_id": itoa(user.id),
+		"username": user.login, "target_user": user.login, "assignee": user.login,
+		"account_id": itoa(user.id), "user_id": itoa(user.id),
+		"branch": branch, "head": branch, "commit_sha": head, "sha": head, "tree_sha": head,
+		"tag_sha":          pick(x.random, g.tags, &gitTag{}).sha,
 		"configuration_id": itoa(pick(x.random, x.world.configurations, nil).id),
-		"role_id":          itoa(pick(x.random, acme.roles, nil).id), "ruleset_id": itoa(pick(x.random, sets, &ruleset{}).id),
-		"invitation_id": itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id),
-		"branch":        branch, "head": branch, "commit_sha": head, "sha": head, "tree_sha": head, "tag_sha": pick(x.random, g.tags, &gitTag{}).sha,
+		"role_id":          itoa(pick(x.random, acme.roles, nil).id),
+		"ruleset_id":       itoa(pick(x.random, sets, &ruleset{}).id),
+		"invitation_id":    itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id),
 	}[p.name]
 	if value != "" {
 		return value

@@ -74,7 +74,7 @@ type Service struct {
 
 // New returns a service with new state. Call [Service.Close] to release its goroutines.
 func New(c Config) (*Service, error) {
-	c.StatisticsDelay = cmp.Or(c.StatisticsDelay, 1500*time.Millisecond)
+	c.StatisticsDelay, c.Cooldown = cmp.Or(c.StatisticsDelay, 1500*time.Millisecond), cmp.Or(c.Cooldown, time.Minute)
 	c.Product = cmp.Or(c.Product, "cloud")
 	if c.Dialect == nil {
 		var err error
