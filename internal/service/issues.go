@@ -274,7 +274,7 @@ func changeNames(member, event string) handler {
 		case isOne:
 			names = slices.DeleteFunc(old, func(label string) bool { return label == name })
 		case r.Method == http.MethodPost:
-			names = append(old, slices.DeleteFunc(names, isOld)...)
+			names = slices.Concat(old, slices.DeleteFunc(names, isOld))
 		case r.Method == http.MethodDelete && member == "labels": // all
 			names = []string{}
 		case r.Method == http.MethodDelete:

@@ -59,6 +59,15 @@ func TestDeletedObjectIsGone(t *testing.T) {
 	})
 }
 
+// TestDeletedTeamChangesItsReadsByID reads below a path that names the team by its ID.
+func TestDeletedTeamChangesItsReadsByID(t *testing.T) {
+	runTableCalls(t, []call{
+		{"owner", "GET /teams/204/repos/acme/widgets", 200, "X-Github-Revision: 0"},
+		{"owner", "DELETE /orgs/acme/teams/release", 204, ""},
+		{"owner", "GET /teams/204/repos/acme/widgets", 404, "X-Github-Revision: 1"},
+	})
+}
+
 func TestFileIsACommit(t *testing.T) {
 	runTableCalls(t, []call{
 		{"owner", "GET /repos/acme/widgets/branches/main", 200, `{"commit":{"sha":"$main"}}`},

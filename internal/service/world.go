@@ -342,7 +342,7 @@ func (r *request) qualify(path, view string) string {
 func (s *Service) resolve(r *request) (hasTarget, isVisible bool) {
 	w := s.world
 	hasTarget, isVisible = true, true
-	values := maps.Clone(r.params)
+	template, values := canonical(r.op.Path), maps.Clone(r.params)
 	for _, names := range [][2]string{{"owner", "repo"}, {"template_owner", "template_repo"}} {
 		if _, ok := values[names[0]]; !ok {
 			continue
@@ -378,13 +378,15 @@ func (s *Service) resolve(r *request) (hasTarget, isVisible bool) {
 		}
 		if isVisible = isVisible && r.team != nil; r.team != nil {
 			values["org"], values["team_slug"] = r.org.login, r.team.slug
+		} else if r.params["team_id"] != "" { // the slug of a deleted team is unknown
+			template = r.op.Path
 		}
 	}
 	if number := cmp.Or(values["issue_number"], values["pull_number"]); number != "" && r.repo != nil {
 		r.issue, r.pull = w.find(r.repo.path()+"/issues/"+escape(number)), w.find(r.repo.path()+"/pulls/"+escape(number))
 		isVisible = isVisible && r.issue != nil && (values["pull_number"] == "" || r.pull != nil)
 	}
-	r.path = expand(canonical(r.op.Path), values)
+	r.path = expand(template, values)
 	return hasTarget, hasTarget && isVisible
 }
 
