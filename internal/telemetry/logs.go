@@ -38,8 +38,8 @@ func (l *lockedWriter) Write(p []byte) (int, error) {
 	return l.w.Write(p)
 }
 
-// logs is a [slog.Handler] that forwards records to local, with trace_id and span_id if the context has a span. It also exports the records if the
-// environment selects a log exporter.
+// logs is a [slog.Handler] that forwards records to local, with trace_id and span_id if the context has a span. It also
+// exports the records if the environment selects a log exporter.
 type logs struct {
 	local  slog.Handler
 	remote slog.Handler // takes the span from the context; nil without an exporter
