@@ -116,19 +116,6 @@ func TestUnusualTargetsAreForwarded(t *testing.T) {
 	})
 }
 
-// TestBodyOfAHitIsNotParsedAsARequest covers attack 3 of docs/internals/attacks.md. The body contains another request.
-func TestBodyOfAHitIsNotParsedAsARequest(t *testing.T) {
-	setup(templates).run(t, func(w *world) {
-		w.get("/gitignore/templates")
-		smuggled := "GET /evil HTTP/1.1\r\nHost: gateway.test\r\n\r\n"
-		responses := w.raw("GET /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nContent-Length: " + fmt.Sprint(len(smuggled)) + "\r\n\r\n" + smuggled +
-			"HEAD /gitignore/templates HTTP/1.1\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
-		w.want("responses", strings.Count(responses, "HTTP/1.1 200 OK"), 2)
-		w.want("hits", strings.Count(responses, "weir; hit"), 2)
-		w.want("requests upstream", w.upstreamSaw(), 1)
-	})
-}
-
 // TestSlowBodyEndsWith408 covers attack 46 of docs/internals/attacks.md.
 func TestSlowBodyEndsWith408(t *testing.T) {
 	for _, head := range []string{"PUT /repos/a/b/subscription", "POST /graphql"} {
