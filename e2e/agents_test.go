@@ -17,7 +17,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-// agent runs commands in a network namespace of its own, without an address and without a token of the API. The commands reach
+// agent runs commands in a separate network namespace, without an address and without a token of the API. The commands reach
 // only the socket in the configuration of gh.
 type agent struct {
 	*testing.T

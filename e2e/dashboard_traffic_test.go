@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// hostileTexts are texts that break out of elements, attributes, scripts, templates, lines and terminals.
+// hostileTexts returns texts that break out of elements, attributes, scripts, templates, lines and terminals.
 func hostileTexts() []string {
 	return []string{
 		`<img src=x onerror=window.pwned=1>`,
@@ -233,7 +233,7 @@ func TestDashboardShowsHostileTrafficAsText(t *testing.T) {
 		}
 	}
 
-	// Every page as a document, also with the text in its address.
+	// The test opens every page as a document, also with the text in its address.
 	pages := []string{"/help", "/metrics", "/api/v1/accounts", "/api/v1/credentials", "/api/v1/requests", "/api/v1/series", "/api/v1/state", "/api/v1/cache", "/api/v1/config", "/api/v1/audit", "/api/v1/grants"}
 	for _, text := range texts {
 		for _, form := range []string{"/%s", "/api/v1/series?account=%s", "/assets/%s", "/login?next=%s", "/?%s#%[1]s", "/?%s#requests/%[1]s", "/?%s#spending?by=%[1]s&client=%[1]s"} {

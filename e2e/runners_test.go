@@ -18,7 +18,7 @@ type runnerHosts struct {
 	api http.Handler
 }
 
-// The runner has a credential of its own for each of the hosts.
+// The runner has a separate credential for each of the hosts.
 const registrationToken, runnerToken = "AABF3JGZDX3P5PMEXLND6TS6FCWO6", "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJydW5uZXIifQ.c2lnbmF0dXJl"
 
 func (h *runnerHosts) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -12,7 +12,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// call is a GraphQL call with an upper estimate.
+// call returns a GraphQL call with an upper estimate.
 func call(query string, upper float64) Claim {
 	return Claim{Operation: "graphql", Resource: policy.GraphQL, Points: 1, Query: query, UpperEstimate: upper}
 }

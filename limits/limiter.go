@@ -164,7 +164,7 @@ func (l *Limiter) tryAcquire(ctx context.Context, claim *Claim, caller policy.Ca
 			return nil, Decision{}, err
 		}
 		if most == (policy.ClientWrites{}) {
-			claim.Writes = 0 // so that only limited writes have lines of their own
+			claim.Writes = 0 // so that only limited writes have separate lines
 		}
 	}
 	l.mu.Lock()

@@ -189,7 +189,7 @@ func (m *Memory) fill(a *account, s Spend, started int64, assumption string) {
 		l.First = 0 // do not merge the steps
 		l.spend(started-length+length*(i+1)/steps, spent*(i+1)/steps-spent*i/steps)
 	}
-	l.First = 0 // real spends have entries of their own (merge)
+	l.First = 0 // real spends have separate entries (merge)
 }
 
 // ColdStart describes what the ledger holds back because past spending is unknown, or returns "".

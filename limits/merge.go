@@ -87,7 +87,7 @@ func (l *slidingLog) merge(other *slidingLog, now, assumed int64) {
 	if len(l.Entries) > 2*mergeParts { // many logs were merged
 		l.compress(l.Window / mergeParts)
 	}
-	l.First = 0 // the next spend gets an entry of its own
+	l.First = 0 // the next spend gets a separate entry
 	l.pace = max(l.pace, other.pace)
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxTags bounds the tags of one client that have budgets of their own. Further tags share the budget otherTags, which
+	// maxTags bounds the tags of one client that have separate budgets. Further tags share the budget otherTags, which
 	// is no valid tag.
 	maxTags   = 100
 	otherTags = "*"
@@ -27,7 +27,7 @@ type tagNames struct {
 	swept   time.Time
 }
 
-// add adds a tag of a client, and reports whether the tag has a budget of its own.
+// add adds a tag of a client, and reports whether the tag has a separate budget.
 func (s *tagNames) add(client, tag string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

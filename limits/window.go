@@ -44,7 +44,7 @@ type window struct {
 	// Limit is the latest reported limit, or the documented limit.
 	Limit int64
 	// Reports describe the open window. If regions of the upstream count separately, or a Date is wrong, Reports contains two
-	// windows, and both must admit a request. Of more windows, those remain that leave the fewest requests.
+	// windows, and both must admit a request. Of more windows, Reports keeps those with the fewest remaining requests.
 	Reports []report
 	// Doubt is a report that contradicts Reports, until another response decides.
 	Doubt *doubt `json:",omitempty"`

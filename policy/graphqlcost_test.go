@@ -86,7 +86,7 @@ const paginator = `query paginate($cursor: String, $owner: String!, $name: Strin
 	repository(owner: $owner, name: $name) { issues(first: 100, after: $cursor) { nodes { title } pageInfo { hasNextPage endCursor } } }
 }`
 
-// pricedQueries have costs that were computed by hand: requests for connections, nodes, and requests ÷ 100 rounded up.
+// pricedQueries have costs that were computed without the code: requests for connections, nodes, and requests ÷ 100 rounded up.
 var pricedQueries = []struct {
 	name, query, variables string
 	requests, nodes, cost  int
@@ -589,7 +589,7 @@ func numbered(n int, format string) string {
 	return b.String()
 }
 
-// bombs are bodies that make careless analyses slow.
+// bombs returns bodies that make careless analyses slow.
 func bombs() map[string][]byte {
 	doubling := "{ ...f0 }" + numbered(700, " fragment f%d on T { a(first: 100) { ...f%[2]d } b(first: 100) { ...f%[2]d } }") + " fragment f700 on T { a }"
 	chain := "{ ...f0 }" + numbered(1500, " fragment f%d on T { a { ...f%[2]d } }") + " fragment f1500 on T { ...f0 }"

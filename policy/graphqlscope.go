@@ -25,7 +25,7 @@ type Node struct{ Type, Repository string }
 // NodesOf returns the objects behind node IDs, in the same order. Errors of NodesOf are returned unchanged.
 type NodesOf func(ids []string) ([]Node, error)
 
-// NodesQuery is the body of the GraphQL query for the objects behind node IDs. [ReadNodes] reads its response.
+// NodesQuery returns the body of the GraphQL query for the objects behind node IDs. [ReadNodes] reads its response.
 func NodesQuery(ids []string) []byte {
 	body, _ := json.Marshal(map[string]any{"query": nodesQuery, "variables": map[string]any{"ids": ids}}) // strings have JSON
 	return body
@@ -158,7 +158,8 @@ func (s *Scope) permitsNodes(n *naming, c *GraphQLCall, nodesOf NodesOf) error {
 // nodeIDText matches node IDs of all forms: GLOBAL_BASE64, and base64.
 var nodeIDText = regexp.MustCompile(`^[A-Za-z0-9_+/=-]{1,250}$`)
 
-// errNodeID is the refusal for a node ID outside of the scope, and for an ID without an object, so that clients cannot distinguish them.
+// errNodeID returns the refusal for a node ID outside of the scope, and for an ID without an object, so that clients cannot
+// distinguish them.
 func errNodeID(id string) error {
 	return forbid("the node ID %.60q names nothing in its scope", id)
 }
@@ -173,7 +174,7 @@ func (s *Scope) allowsInQuery(name string) bool {
 	return (!s.LimitsNames() || s.allowsRepository(name)) && s.GraphQL.allowsRepository(name)
 }
 
-// allowsAllInQuery is allowsInQuery for all repositories of an owner.
+// allowsAllInQuery reports whether a query may reach all repositories of an owner.
 func (s *Scope) allowsAllInQuery(owner string) bool {
 	return (!s.LimitsNames() || s.allowsAll(owner)) && s.GraphQL.allowsRepository(owner+"/*")
 }

@@ -117,7 +117,7 @@ func (row *LimitAnswer) ofPart() bool {
 	return len(row.Type)+len(row.Code)+len(row.Text)+len(row.Begins)+len(row.Documentation) > 0
 }
 
-// mayReport is a cheap check: it returns false for most responses that report no limit.
+// mayReport is a cheap check that returns false for most responses that report no limit.
 func (a *UpstreamAnswer) mayReport() bool {
 	switch {
 	case a.Status >= http.StatusBadRequest:

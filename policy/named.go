@@ -33,7 +33,8 @@ type numberedName struct {
 	number, name string
 }
 
-// errNumber is the refusal for a number outside of the scope, and for a number without a name, so that clients cannot distinguish them.
+// errNumber returns the refusal for a number outside of the scope, and for a number without a name, so that clients cannot
+// distinguish them.
 func errNumber(number string) error {
 	return scopeErrorf("the number %.20s names nothing in its scope", number)
 }

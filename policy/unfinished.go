@@ -86,5 +86,5 @@ func (o *Operation) Unfinished(body []byte) bool {
 	return false
 }
 
-// UnfinishedLifetime is the longest lifetime of a response about an unfinished state.
+// UnfinishedLifetime returns the longest lifetime of a response about an unfinished state.
 func UnfinishedLifetime() time.Duration { return unfinishedData.Lifetime }

@@ -24,7 +24,7 @@ func onlyTo(t *testing.T) option {
 	}
 }
 
-// lookalikes are URLs that a careless comparison takes for URLs of upstreamURL. A client that follows one of them leaves
+// lookalikes returns URLs that a careless comparison takes for URLs of upstreamURL. A client that follows one of them leaves
 // the upstream, or at least the gateway, so the gateway must not put its own host in their place.
 func lookalikes() []string {
 	return []string{

@@ -24,7 +24,7 @@ func templates(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, `["Go"]`)
 }
 
-// rateFields are the fields of the budget that each response has once.
+// rateFields returns the fields of the budget that each response has once.
 func rateFields(reset int) []string {
 	return lines("X-RateLimit-Limit: 60", "X-RateLimit-Remaining: 59", "X-RateLimit-Used: 1", fmt.Sprint("X-RateLimit-Reset: ", reset), "X-RateLimit-Resource: core")
 }

@@ -128,7 +128,7 @@ func happens(protocol string, stage stageOfEnd, e ender, s subject) bool {
 	return true
 }
 
-// window is the number of bytes of the request body that the upstream reads until the stage.
+// window returns the number of bytes of the request body that the upstream reads until the stage.
 func window(stage stageOfEnd) uint32 {
 	switch stage {
 	case headed:

@@ -127,7 +127,7 @@ func (g *Gateway) leave(ex *exchange) {
 	}
 }
 
-// rateExceeded is the refusal for an address above its rate, whose request can succeed after a time.
+// rateExceeded returns the refusal for an address above its rate, whose request can succeed after a time.
 func rateExceeded(address netip.Addr, after time.Duration) error {
 	return &failure{
 		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: after,

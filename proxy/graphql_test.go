@@ -66,7 +66,7 @@ func TestGraphQLRulesOfAClient(t *testing.T) {
 	}
 }
 
-// chargeGraphQL is an upstream that charges the given costs one after another. report returns the body of a response.
+// chargeGraphQL returns an upstream that charges the given costs one after another. report returns the body of a response.
 func chargeGraphQL(costs []int, report func(cost int) string) http.HandlerFunc {
 	used, calls := 0, 0
 	return func(w http.ResponseWriter, _ *http.Request) {

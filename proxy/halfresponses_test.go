@@ -214,7 +214,7 @@ func (w *world) clientOf(protocol string) func() got {
 	}
 }
 
-// Followers of a call see what its leader sees. They send requests of their own only after a response that has begun, of which
+// Followers of a call see what its leader sees. They send separate requests only after a response that has begun, of which
 // the leader's client has a part (TestTruncatedResponseIsNotShared).
 func TestFollowersSeeTheHalfResponse(t *testing.T) {
 	for _, h := range halfResponses() {

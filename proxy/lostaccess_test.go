@@ -64,7 +64,7 @@ func TestLostAccessEndsStoredResponses(t *testing.T) {
 	}
 }
 
-// deniable is an upstream that denies access with a status after lost is set, and fails after broken is set.
+// deniable returns an upstream that denies access with a status after lost is set, and fails after broken is set.
 func deniable(lost, broken *atomic.Bool, status int, storage string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		switch {

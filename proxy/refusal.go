@@ -93,7 +93,7 @@ func retryAfter(d time.Duration) string {
 	return strconv.Itoa(max(1, int((d+time.Second-1)/time.Second)))
 }
 
-// defaultDetail returns the detail of a refusal that has no detail of its own, so that a client can tell every refusal by the
+// defaultDetail returns the detail of a refusal without a detail, so that a client can recognize every refusal by the
 // gateway from an error of the upstream.
 func defaultDetail(status int) string {
 	if status >= http.StatusInternalServerError {

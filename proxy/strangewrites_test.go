@@ -199,7 +199,7 @@ func TestUncertainWriteIsSeenByItsClient(t *testing.T) {
 	}
 }
 
-// Names of objects that are patterns of tags are no names.
+// An uncertain write purges the objects that it names. A name such as * must not select the tags of other objects.
 func TestNamesInUncertainWritesAreNoPatterns(t *testing.T) {
 	for _, c := range []struct{ path, body string }{
 		{"/graphql", mutation(`owner:"*",name:"labels"`)},

@@ -231,7 +231,7 @@ func TestRepetitionsOfOneUnverifiedTokenAreBounded(t *testing.T) {
 	})
 }
 
-// Behind a trusted proxy, each client address has a bound of its own.
+// Behind a trusted proxy, each client address has a separate bound.
 func TestUnverifiedTokensAreBoundedPerForwardedAddress(t *testing.T) {
 	setup(responds(401), limitAddresses, trusting("10.0.0.0/8")).run(t, func(w *world) {
 		for i := range 3 * learned.MaxUnverified {

@@ -109,7 +109,7 @@ func startCollector(t *testing.T, config string) {
 			if f.Processors, err = otelcol.MakeFactoryMap[processor.Factory](batchprocessor.NewFactory(), memorylimiterprocessor.NewFactory()); err != nil {
 				return f, err
 			}
-			f.Telemetry = telemetry.NewFactory(func() component.Config { return struct{}{} }) // the collector has none of its own
+			f.Telemetry = telemetry.NewFactory(func() component.Config { return struct{}{} }) // the collector has no factory for it
 			f.Exporters, err = otelcol.MakeFactoryMap[exporter.Factory](otlpexporter.NewFactory())
 			return f, err
 		},

@@ -33,7 +33,7 @@ func (r *release) tar(folder string, files []file) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// zip is like tar, but for Windows.
+// zip returns the archive for Windows; see tar.
 func (r *release) zip(folder string, files []file) ([]byte, error) {
 	var b bytes.Buffer
 	z := zip.NewWriter(&b)

@@ -38,7 +38,7 @@ func (r *release) writeLicences(path, platform string) error {
 }
 
 // licences returns the SPDX expression of each module in a binary by module path, and the licence texts of all modules.
-// The path of the standard library is "stdlib". Packages of a module may have licences of their own. So licences reads
+// The path of the standard library is "stdlib". Packages of a module may have other licences. So licences reads
 // the folder of each linked package, and its parents up to the folder of the module.
 func (r *release) licences(system, machine string) (map[string]string, []byte, error) {
 	const format = `{{if .Standard}}stdlib{{"\t"}}{{.Root}}{{"\t"}}{{.Root}}{{else if not .Module.Main}}{{.Module.Path}}{{"\t"}}{{.Module.Dir}}{{"\t"}}{{.Dir}}{{end}}`

@@ -73,8 +73,8 @@ func (s *Store) keep(purges ...cache.Purge) {
 // Following implements [cache.Shared].
 func (s *Store) Following() bool { return s.ready.Load() }
 
-// Joined is closed when the purges of other replicas wait for this replica, or when Redis has not responded. A replica
-// that serves requests earlier may use a response from before a purge.
+// Joined returns a channel that is closed when the purges of other replicas wait for this replica, or when Redis has not
+// responded. A replica that serves requests earlier may use a response from before a purge.
 func (s *Store) Joined() <-chan struct{} { return s.joined }
 
 // add appends purges to the stream in one round trip, and returns the generation of the last purge.

@@ -113,7 +113,7 @@ func (a *mintingAPI) quiet(mints, refused int) {
 // earlyStatuses are the statuses of a response to a token that the API does not know yet.
 var earlyStatuses = []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound}
 
-// TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet has 20 clients with different requests, or with the same request.
+// TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet runs 20 clients with different requests, or with the same request.
 func TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet(t *testing.T) {
 	for _, unknown := range []time.Duration{0, 1500 * time.Millisecond, 5 * time.Second, 9 * time.Second} {
 		for _, early := range earlyStatuses {
@@ -140,7 +140,7 @@ func TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet(t *testing.T) {
 	}
 }
 
-// TestNewTokenOfAPoolHidesNothing has a second credential without access. Clients that cannot wait get its response, or 503.
+// TestNewTokenOfAPoolHidesNothing adds a second credential without access. Clients that cannot wait get its response, or 503.
 func TestNewTokenOfAPoolHidesNothing(t *testing.T) {
 	for _, early := range earlyStatuses {
 		withMintingAPI(t, func(a *mintingAPI) {
@@ -163,7 +163,7 @@ func TestNewTokenOfAPoolHidesNothing(t *testing.T) {
 	}
 }
 
-// TestUploadWaitsForAKnownToken has a request that cannot be repeated. It waits for the test of another request, or until the
+// TestUploadWaitsForAKnownToken sends a request that cannot be repeated. The request waits for the test of another request, or until the
 // token is probably known.
 func TestUploadWaitsForAKnownToken(t *testing.T) {
 	for _, alone := range []bool{true, false} {
@@ -283,7 +283,7 @@ func TestRequestsRefusedInQuarantineUseNothing(t *testing.T) {
 	}, user("a"))
 }
 
-// TestOneBad401IsInvisible has one bad 401 among the responses to clients of a token. Only two in a row quarantine it.
+// TestOneBad401IsInvisible returns one bad 401 to the clients of a token. Only two in a row quarantine the token.
 func TestOneBad401IsInvisible(t *testing.T) {
 	for _, bad := range []int{1, 2} {
 		withMintingAPI(t, func(a *mintingAPI) {

@@ -176,7 +176,7 @@ func TestWebhooksObeyTheRateOfAnAddress(t *testing.T) {
 	}
 }
 
-// withClients adds clients of one account, a group with one client, and a client of its own account.
+// withClients adds clients of one account, a group with one client, and a client of another account.
 func withClients(cfg *config.Config) {
 	cfg.Credentials = []config.Credential{userToken("ci", "octo-bot", "held-token"), userToken("own", "own", "own-token")}
 	cfg.Groups = []config.Group{{Name: "team", Limit: 1}}

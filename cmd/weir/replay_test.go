@@ -127,7 +127,7 @@ func paced(n int, pause time.Duration, seed uint64, send func(rng *rand.Rand)) f
 
 func pickOne(rng *rand.Rand, targets ...string) string { return targets[rng.IntN(len(targets))] }
 
-// pollingTraffic has dashboards, bots and agents that poll, with writes and webhooks between their reads.
+// pollingTraffic returns dashboards, bots and agents that poll, with writes and webhooks between their reads.
 func pollingTraffic(r *realRun) (clients []func()) {
 	reads := []string{
 		"/repos/acme/widgets/subscribers", "/repos/acme/widgets/subscribers?page=2", "/repos/acme/widgets/rulesets", "/orgs/acme/members",
@@ -147,7 +147,7 @@ func pollingTraffic(r *realRun) (clients []func()) {
 	return clients
 }
 
-// burstTraffic has CI jobs that exceed the points and the primary limit, beside a dashboard.
+// burstTraffic returns CI jobs that exceed the points and the primary limit, beside a dashboard.
 func burstTraffic(r *realRun) (clients []func()) {
 	for job := range 30 {
 		clients = append(clients, func() {
@@ -164,7 +164,7 @@ func burstTraffic(r *realRun) (clients []func()) {
 	return append(clients, paced(150, time.Second, 21, func(rng *rand.Rand) { r.send("dashboards", http.MethodGet, pickOne(rng, reads...), "") }))
 }
 
-// mixedTraffic has clients with validators of their own, searches and GraphQL.
+// mixedTraffic returns clients that revalidate, search and call GraphQL.
 func mixedTraffic(r *realRun) (clients []func()) {
 	for i, name := range []string{"dashboards", "agents", "bots"} {
 		etags := map[string]string{}

@@ -41,7 +41,7 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// noEnv is an environment without variables.
+// noEnv looks up variables in an empty environment.
 func noEnv(string) (string, bool) { return "", false }
 
 // runWeir runs a command without environment variables, and returns its exit code and its output.

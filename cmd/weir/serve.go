@@ -119,7 +119,7 @@ func (g *gateway) drainPlan() drainPlan {
 	return drainPlan{g.drain.Begin, c.Delay, c.Timeout}
 }
 
-// noDrain is the plan of a process whose clients have no other replica.
+// noDrain returns the plan of a process whose clients have no other replica.
 func noDrain() drainPlan { return drainPlan{func() {}, 0, 10 * time.Second} }
 
 const (

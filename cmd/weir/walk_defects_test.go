@@ -27,7 +27,7 @@ func withoutOpenDefects(s *quirk.Set) {
 	}
 }
 
-// TestEachOpenDefectFailsTheWalk has one defect at a time, and detects entries that are no longer necessary.
+// TestEachOpenDefectFailsTheWalk causes one defect at a time, and detects entries that are no longer necessary.
 func TestEachOpenDefectFailsTheWalk(t *testing.T) {
 	const most = 6 // seeds
 	for i, d := range openDefects {

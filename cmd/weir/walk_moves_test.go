@@ -193,7 +193,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements [http.RoundTripper].
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// upstreamAuthorization is the field that the service gets.
+// upstreamAuthorization returns the Authorization field that the service gets.
 func (a *walkActor) upstreamAuthorization() string {
 	if strings.Contains(a.token, ":") {
 		return basic(a.token)
@@ -201,7 +201,7 @@ func (a *walkActor) upstreamAuthorization() string {
 	return "Bearer " + a.token
 }
 
-// account is what the service counts against.
+// account returns the account that the service counts against.
 func (a *walkActor) account() string {
 	switch {
 	case a.madeUp:

@@ -288,7 +288,8 @@ func answerKey(account, method, path string, status int) string {
 	return fmt.Sprint(account, method, path, status)
 }
 
-// serviceGave reports whether the service gave an error to the same account, for a forwarded request since it began.
+// serviceGave reports whether the service returned the same error to the account of a request. If the request was forwarded
+// and not coalesced, the error must be at most as old as the request.
 func (o *oracle) serviceGave(a *walkActor, m message, path string, status int, cache string, began time.Time) bool {
 	at, ok := o.answered[answerKey(a.account(), m.method, path, status)]
 	if strings.Contains(cache, "fwd=") && !strings.Contains(cache, "collapsed") {

@@ -47,7 +47,7 @@ func (s walkSetup) String() string {
 	return fmt.Sprintf("redis=%t,replicas=%d,http2=%t", s.redis, s.replicas, s.http2)
 }
 
-// walkQuirks are all quirks. Some replace others, so they depend on the seed.
+// walkQuirks returns all quirks. Some replace others, so they depend on the seed.
 func walkQuirks(seed uint64) quirk.Set {
 	set := testservers.Must(quirk.Parse([]byte(`{"latency":"5ms","delay_before":"50ms","delay_after":"100ms","delay_is_cpu":true,"slow_body":"20ms",
 		"truncate_every":97,"error_every":71,"clock_offset":"2s","incomplete_every":5,"secondary_every":400,"limit_answers":true,"episode_every":60,
@@ -61,7 +61,7 @@ func walkQuirks(seed uint64) quirk.Set {
 	return set
 }
 
-// walkLimits are small, so that each client meets them.
+// walkLimits returns small limits, so that each client reaches them.
 func walkLimits() policy.Limits {
 	l := policy.DefaultLimits()
 	l.Primary.User, l.Primary.Enterprise, l.Primary.Installation, l.Primary.OAuthApp, l.Primary.Workflow = 150, 300, 150, 100, 60
@@ -169,7 +169,7 @@ func (w *walk) front(g *gateway) http.RoundTripper {
 	return transport
 }
 
-// origin is the origin of the gateways for clients.
+// origin returns the origin of the gateways for clients.
 func (w *walk) origin() string {
 	if w.http2 {
 		return "https://gateway.test"

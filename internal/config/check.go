@@ -181,7 +181,7 @@ func (d *decoder) checkProxy(p *ForwardProxy) {
 	d.require(err == nil, "proxy.ca", "%v; create an authority with weir ca init", err)
 }
 
-// distinct reports a listener with the port of another one, unless both have addresses of their own. The operating system
+// distinct reports a listener with the port of another one, unless both have different addresses. The operating system
 // chooses port 0.
 func (d *decoder) distinct(c *Config) {
 	type listener struct{ key, address string }

@@ -211,7 +211,7 @@ func TestUpstreamURL(t *testing.T) {
 	checkMistakes(t, "", mistakes)
 }
 
-// TestFilesThatAreAccepted has the exceptions to checks, and unusual syntax.
+// TestFilesThatAreAccepted checks the exceptions to checks, and unusual syntax.
 func TestFilesThatAreAccepted(t *testing.T) {
 	texts := []string{
 		"\ufeff" + minimal, // a byte order mark

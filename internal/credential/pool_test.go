@@ -356,7 +356,7 @@ func TestOAuthAppOfAnEnterpriseIsSentAsBasic(t *testing.T) {
 	}
 }
 
-// TestStandingAfterEachAnswer is the table of the state machine.
+// TestStandingAfterEachAnswer checks each transition of the state machine.
 func TestStandingAfterEachAnswer(t *testing.T) {
 	answers := []answer{answerNone, answerUnknown, answerRefused, answerHidden, answerOther, answerSuccess}
 	minted := time.Unix(0, 0)

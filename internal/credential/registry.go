@@ -70,8 +70,8 @@ type Config struct {
 	// Groups are the budgets of groups of clients.
 	Groups []policy.ClientBudget
 	Held   []Held
-	// Lent is a client without a name of its own: its credential is used for anonymous requests that its scope allows. Nil
-	// lends no credential.
+	// Lent is a client that the configuration does not name. Its credential is used for anonymous requests that its scope
+	// allows. Nil lends no credential.
 	Lent *Client
 	// Clients may name held credentials only. If a request identifies several clients, the first client applies.
 	Clients []Client

@@ -98,7 +98,7 @@ func expectRefused(t *testing.T, b *Registry, wants []error, values ...string) {
 	}
 }
 
-// tokenResponse is the response of an upstream to a request for a token of an app.
+// tokenResponse returns the response of an upstream to a request for a token of an app.
 func tokenResponse(r *http.Request, token string, life time.Duration) *http.Response {
 	text := fmt.Sprintf(`{"token":%q,"expires_at":%q}`, token, time.Now().Add(life).UTC().Format(time.RFC3339))
 	return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(text)), Request: r}

@@ -33,7 +33,7 @@ func configuration(t *testing.T) Config {
 	}
 }
 
-// get is a request of the client a, at a time in seconds.
+// get returns a request of the client a, at a time in seconds.
 func get(seconds float64, path string, size int64) Request {
 	return Request{
 		Start: noon.Add(time.Duration(seconds * float64(time.Second))), Method: http.MethodGet, URL: target(path), Client: "a", Status: 200, Bytes: size,

@@ -321,7 +321,7 @@ func (op *Operation) wrapper() string {
 
 // keyOf returns the key of the object at a path.
 func keyOf(path string) string {
-	key, _ := url.PathUnescape(lastOf(path)) // escape made it
+	key, _ := url.PathUnescape(lastOf(path)) // no error, because escape returned the path
 	return key
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// testLimits are limits that tests do not reach by accident.
+// testLimits returns limits that tests do not reach by accident.
 func testLimits() policy.Limits {
 	l := policy.DefaultLimits()
 	l.Primary.User, l.Primary.Installation, l.Primary.Unauthenticated, l.Points.REST = 1e6, 1e6, 1e6, 1e6

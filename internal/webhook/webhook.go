@@ -40,7 +40,7 @@ import (
 )
 
 const (
-	// maxPayload is the size of the largest delivery in bytes (section 6.1).
+	// maxPayload is the size of the largest delivery in bytes (Document B section 6.1).
 	maxPayload = 25 << 20
 	// maxMemory bounds the bodies of all unfinished deliveries in bytes, and maxMemoryPerAddress those of one address. A
 	// body reserves its memory in blocks of blockSize bytes.
@@ -293,7 +293,7 @@ func (s bodySigner) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// verify compares the signatures in constant time (section 6.1), and returns the signature that matches.
+// verify compares the signatures in constant time (Document B section 6.1), and returns the signature that matches.
 func (s bodySigner) verify(h http.Header) (matching []byte, err error) {
 	values := h["X-Hub-Signature-256"]
 	if len(values) != 1 {

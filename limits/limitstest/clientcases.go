@@ -22,7 +22,7 @@ func from(client string) limits.Claim {
 	return c
 }
 
-// creates is a claim for content creation, of which 80 are allowed in a minute. More claims of the client wait.
+// creates returns a claim for content creation, of which 80 are allowed in a minute. More claims of the client wait.
 func creates(client string, share int) limits.Claim {
 	c := from(client)
 	c.CreatesContent, c.Share, c.Waiting = true, share, 80

@@ -12,7 +12,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// ClockRules are the rules of [RunClockSteps].
+// ClockRules returns the rules of [RunClockSteps].
 func ClockRules() limits.Rules {
 	rules := limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"}
 	rules.Points.REST = clockPoints

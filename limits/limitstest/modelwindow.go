@@ -9,7 +9,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// window returns the window of a resource. Every name is a window of its own.
+// window returns the window of a resource. Every name is a separate window.
 func (m *model) window(resource string) *fixedWindow {
 	for _, w := range m.windows {
 		if w.resource == resource {

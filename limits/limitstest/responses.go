@@ -35,7 +35,7 @@ func NewResponder(t *testing.T, tick func(), replicas ...Ledger) *Responder {
 	return r
 }
 
-// claims are a read, a search, a creation and a call of GraphQL.
+// claims returns a claim each for a read, a search, a creation and a GraphQL call.
 func claims() []limits.Claim {
 	return []limits.Claim{
 		{Operation: "users/get", Resource: policy.Core, Points: 1},

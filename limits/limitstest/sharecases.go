@@ -6,7 +6,7 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
-// write is a claim that costs five of 900 points.
+// write returns a claim that costs five of 900 points.
 func write() limits.Claim {
 	c := get("core")
 	c.Points = 5

@@ -21,7 +21,7 @@ type Ledger interface {
 type Open func(t *testing.T, rules limits.Rules) Ledger
 
 // RunSuite tests a ledger: fixed cases, random histories compared with the model, and the invariants. They run at the
-// same time, and each calls store for a store of its own.
+// same time, and each calls store for a separate store.
 func RunSuite(t *testing.T, store func(testing.TB) Open) {
 	runCase := func(name string, test func(*testing.T, Open)) {
 		t.Run(name, func(t *testing.T) {

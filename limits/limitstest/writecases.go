@@ -13,7 +13,7 @@ var writeRules = map[string]policy.ClientWrites{
 	"fleet": {Client: policy.WriteLimits{PerHour: 300}, Tag: policy.WriteLimits{PerMinute: 2}},
 }
 
-// writes is a claim for a write of a client with a tag.
+// writes returns a claim for a write of a client with a tag.
 func writes(client, tag string) limits.Claim {
 	c := get("core")
 	c.Client, c.Writes, c.WriteTag = client, 1, client+"/"+tag

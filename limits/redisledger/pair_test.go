@@ -118,7 +118,7 @@ func open(t testing.TB, client redis.UniversalClient, replica string, rules limi
 	return l
 }
 
-// defaultRules are the rules of most tests.
+// defaultRules returns the rules of most tests.
 func defaultRules() limits.Rules { return limits.Rules{Limits: policy.DefaultLimits()} }
 
 // callHook changes the calls of a replica. If change is nil, calls are not changed.

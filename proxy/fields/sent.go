@@ -140,7 +140,7 @@ func (f *Sent) KeyParts(first ...string) []string {
 
 // Implied returns the names of the fields that a response depends on although neither the key nor its Vary field contains their
 // values. vary are the fields of Vary outside the key. A number counts for a response without such fields: an upstream that lists
-// one field of its own in Vary lists them all.
+// one of its fields in Vary lists all of them.
 func (f *Sent) Implied(vary []cache.Field) []string {
 	if len(vary) > 0 {
 		return nil

@@ -50,7 +50,7 @@ func (r *Resources) Of(scope string, kind policy.CallerKind, predicted string) s
 }
 
 // Learn records the resource that a response named for an operation. The operation used another resource, or a learned
-// resource that the response confirms. GraphQL has limits of its own, so an operation cannot become a GraphQL call.
+// resource that the response confirms. GraphQL has separate limits, so an operation cannot become a GraphQL call.
 func (r *Resources) Learn(scope string, kind policy.CallerKind, used, named string) {
 	if named == "" || used == policy.GraphQL || named == policy.GraphQL {
 		return

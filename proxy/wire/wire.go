@@ -123,7 +123,7 @@ func (w *Request) setHooks() {
 		// If a reused connection ends without a response, the transport sends a request again, even an unsafe request
 		// with an Idempotency-Key. GotConn prevents the copy, which has no permit; the gateway decides about retries. Over
 		// HTTP/2, the transport may send a copy of a safe request, and the permit is charged for the copy, too. A copy of
-		// an unsafe request has a permit of its own, and could be processed twice: the transport of Go 1.26 also sends one
+		// an unsafe request has its own permit, and could be processed twice: the transport of Go 1.26 also sends one
 		// after the upstream has reset the stream with PROTOCOL_ERROR.
 		GotConn: func(c httptrace.GotConnInfo) {
 			w.connected.Store(true)
@@ -200,7 +200,7 @@ type requestBody struct {
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
-	b.wire.timer.Stop() // the client has a deadline of its own (inbound.Body)
+	b.wire.timer.Stop() // the client has another deadline (inbound.Body)
 	n, err := b.ReadCloser.Read(p)
 	b.wire.timer.Reset(b.wire.Timeout)
 	b.wire.noteSent()

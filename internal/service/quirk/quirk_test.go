@@ -37,7 +37,7 @@ type api struct {
 	refunded  int // requests that a quirk made cost nothing
 }
 
-// serve is the service behind the quirks.
+// serve answers as the service behind the quirks.
 func (a *api) serve(w http.ResponseWriter, r *http.Request, instead http.Handler) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
