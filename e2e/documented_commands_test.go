@@ -49,7 +49,7 @@ var documentedCommands = []documentedCommand{
 
 	// docs/concepts.md
 	{command: "weir tail --client builds", as: "weir tail --client builds --admin 127.0.0.1:9091", want: ` builds .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`},
-	{command: `weir tail --json | grep '"background": *true'`, as: `weir tail --json | grep --line-buffered '"background": *true'`, want: `"operation": *"statistics/`, stays: true, while: "curl 127.0.0.1:8080/repos/acme/widgets/stats/participation"},
+	{command: `weir tail --json | grep '"background": *true'`, as: `weir tail --json | grep --line-buffered '"background": *true'`, want: `"operation": *"statistics/`, stays: true, while: "for s in participation contributors code_frequency punch_card; do curl 127.0.0.1:8080/repos/acme/monolith/stats/$s; done"},
 	{command: "curl -s 127.0.0.1:9090/api/v1/credentials", want: `^\[\]$`},
 	{command: "weir explain GET '/search/commits?q=gear'", want: `resource +search: 30 in 1m for a user`},
 	{command: `curl -s -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/rate_limit`, want: `"core":\{"limit":5000,`},
