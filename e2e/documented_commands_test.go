@@ -14,8 +14,9 @@ type documentedCommand struct {
 // documentedCommands run in this order, in one folder, against one demo. The addresses in the documentation are
 // replaced by the addresses of the demo and of two more gateways.
 var documentedCommands = []documentedCommand{
-	// docs/migration.md. This command is first because it needs statistics that are not cached.
+	// docs/migration.md, docs/concepts.md. These commands are first because they need statistics that are not cached.
 	{command: "weir tail --cache waited", want: ` waited .*statistics/commit-activity`, stays: true, while: "curl 127.0.0.1:8080/repos/acme/widgets/stats/commit_activity"},
+	{command: `weir tail --json | grep '"background": *true'`, as: "weir tail --json", want: `"operation":"statistics/[^\n]*"background":true`, stays: true, while: "for s in participation contributors; do curl 127.0.0.1:8080/repos/acme/monolith/stats/$s; done"},
 
 	// README.md
 	{command: "curl -i 127.0.0.1:8080/gitignore/templates", want: `(?s)Cache-Status: weir; (fwd=uri-miss|hit).*X-Ratelimit-Limit: 60.*"Go"`},
@@ -49,7 +50,6 @@ var documentedCommands = []documentedCommand{
 
 	// docs/concepts.md
 	{command: "weir tail --client builds", as: "weir tail --client builds --admin 127.0.0.1:9091", want: ` builds .*watching/list-subscribers`, stays: true, while: `curl -H "Authorization: Bearer $BUILDS_KEY" 127.0.0.1:8081/repos/acme/widgets/subscribers`},
-	{command: `weir tail --json | grep '"background": *true'`, as: `weir tail --json | grep --line-buffered '"background": *true'`, want: `"operation": *"statistics/`, stays: true, while: "for s in participation contributors code_frequency punch_card; do curl 127.0.0.1:8080/repos/acme/monolith/stats/$s; done"},
 	{command: "curl -s 127.0.0.1:9090/api/v1/credentials", want: `^\[\]$`},
 	{command: "weir explain GET '/search/commits?q=gear'", want: `resource +search: 30 in 1m for a user`},
 	{command: `curl -s -H "Authorization: Bearer $TOKEN" 127.0.0.1:8080/rate_limit`, want: `"core":\{"limit":5000,`},
