@@ -293,7 +293,7 @@ func (w *world) replica(c *sharedTier) *Gateway {
 // requests have the same token.
 func TestFeedsDependOnTheScheme(t *testing.T) {
 	const basic, feed = "Authorization: Basic YTp0b2stYQ==", "/feeds/users/a/private"
-	oneCaller := identifying(func(_ *http.Request, id *policy.Identity) { id.Caller.Account, id.Caller.Class = "a", "a" })
+	oneCaller := identifying(func(_ *http.Request, id *policy.Identity) { id.Account, id.Class = "a", "a" })
 	withBasic := step{path: feed, request: lines(basic), cached: true}
 	withToken := step{path: feed, token: "a", status: 401} // says nothing about the token
 	runScenarios(t, scenario{name: "feeds", path: "/feeds", response: lines("Cache-Control: private, max-age=60"), options: []option{oneCaller}, steps: []step{

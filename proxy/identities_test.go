@@ -134,7 +134,7 @@ func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
 func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
 	installation := identifying(func(r *http.Request, id *policy.Identity) {
 		if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer tok-") {
-			id.Caller.Kind = policy.Installation
+			id.Kind = policy.Installation
 		}
 	})
 	withPeople(t, func(w *world, _ *people) {

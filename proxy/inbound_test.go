@@ -261,7 +261,7 @@ func TestShedderRefusesBatchFirstAndServesStale(t *testing.T) {
 		slowUsers(5*time.Second)(w, r)
 		replies("answer", "Cache-Control: max-age=1, stale-if-error=3600")(w, r)
 	}, shed, identifying(func(r *http.Request, id *policy.Identity) {
-		id.Caller.Priority = policy.Priority(r.Header.Get("Priority"))
+		id.Priority = policy.Priority(r.Header.Get("Priority"))
 	})).run(t, func(w *world) {
 		w.get("/users/stored", bearer("a"))
 		time.Sleep(2 * time.Second)

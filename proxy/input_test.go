@@ -254,7 +254,7 @@ func TestRequestsThatTheUpstreamWouldRejectAreNotForwarded(t *testing.T) {
 // scoped identifies every caller as the client "builds" with this scope.
 func scoped(s policy.Scope) option {
 	return identifying(func(_ *http.Request, id *policy.Identity) {
-		id.Caller.Client, id.Scope = "builds", &s
+		id.Client, id.Scope = "builds", &s
 	})
 }
 

@@ -22,7 +22,7 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 		_, _ = fmt.Fprint(w, "text")
 	}, identifying(func(r *http.Request, id *policy.Identity) {
 		id.Debug = strings.HasSuffix(r.Header.Get("Authorization"), "trusted")
-		id.Caller.Client = "evil\nname"
+		id.Client = "evil\nname"
 	})).run(t, func(w *world) {
 		for _, c := range []struct {
 			name, path, token, debug, want string
@@ -145,8 +145,8 @@ func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
 
 func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
 	setup(naming(100, always("core")), identifying(func(_ *http.Request, id *policy.Identity) {
-		id.Caller.Account, id.Caller.Client = "bot", "ci"
-		id.Caller.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
+		id.Account, id.Client = "bot", "ci"
+		id.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
 	})).run(t, func(w *world) {
 		get := func(tag string) got {
 			return w.get("/repos/a/b/subscribers", "Cache-Control: no-cache", "Weir-Tag: "+tag)

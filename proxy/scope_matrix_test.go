@@ -168,7 +168,7 @@ func TestScopesOverTheWholeAPI(t *testing.T) {
 		return resp, nil
 	})
 	w := newWorld(t, nothing, withCatalogue, func(c *Config) { c.Transport = upstream }, withLedger(limits.Unlimited{}), identifying(func(r *http.Request, id *policy.Identity) {
-		id.Caller.Client, id.Scope = "agents", &rules
+		id.Client, id.Scope = "agents", &rules
 		if r.Header.Get("Authorization") == "Bearer explicit" {
 			id.Scope = &explicit
 		}

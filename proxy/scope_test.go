@@ -308,8 +308,8 @@ func TestNewObjectsAreFoundSoon(t *testing.T) {
 
 func TestScopeAppliesToHitsAndFiles(t *testing.T) {
 	withScope := identifying(func(r *http.Request, id *policy.Identity) {
-		if id.Caller.Class = "all"; r.Header.Get("Authorization") == "Bearer scoped" {
-			id.Caller.Client, id.Scope = "builds", &agentScope
+		if id.Class = "all"; r.Header.Get("Authorization") == "Bearer scoped" {
+			id.Client, id.Scope = "builds", &agentScope
 		}
 	})
 	fresh := replies("{}", "Cache-Control: max-age=60", "Content-Type: application/json")

@@ -74,7 +74,7 @@ func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
 	upstream := byPath(responds(401), map[string]http.HandlerFunc{tagList: responds(200, "Cache-Control: no-store")})
 	setup(upstream, wholeAPI(t, unchanged), func(c *Config) {
 		identifying(func(r *http.Request, id *policy.Identity) {
-			id.Caller.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+			id.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 		})(c)
 	}).run(t, func(w *world) {
 		for path, token := range map[string]string{"/app": "Authorization: Bearer ghp_user", "/user": "Authorization: Bearer ghs_app"} {

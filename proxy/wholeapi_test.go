@@ -107,7 +107,7 @@ func withDelays(delay time.Duration) quirk.Set {
 // identifyByKind makes a token of the service an installation.
 var identifyByKind = identifying(func(r *http.Request, id *policy.Identity) {
 	if r.Header.Get("Authorization") == "Bearer tok-app" {
-		id.Caller.Kind = policy.Installation
+		id.Kind = policy.Installation
 	}
 })
 

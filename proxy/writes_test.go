@@ -31,7 +31,7 @@ func TestWritesOfAClientAreLimited(t *testing.T) {
 				"agent": {Client: policy.WriteLimits{PerMinute: 2}, Tag: policy.WriteLimits{PerHour: 1}},
 			}}
 			setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
-				id.Caller.Account, id.Caller.Client, id.Scope = "bot", "agent", &policy.Scope{CountsWrites: true}
+				id.Account, id.Client, id.Scope = "bot", "agent", &policy.Scope{CountsWrites: true}
 			})).run(t, func(w *world) {
 				send := func(r request) got {
 					return w.do(r.method, r.path, strings.NewReader(r.body), bearer("a"), "Weir-Tag: "+r.tag, "Prefer: wait=0")
@@ -86,7 +86,7 @@ func TestCallWithTooManyMutationsIsRefusedAtOnce(t *testing.T) {
 	} {
 		rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": c.limits}}
 		setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
-			id.Caller.Account, id.Caller.Client = "bot", "agent"
+			id.Account, id.Client = "bot", "agent"
 		})).sub(t, name, func(w *world) {
 			send := func(mutations int) got {
 				query := ""
@@ -129,7 +129,7 @@ func TestRepeatedWritesCountOnce(t *testing.T) {
 	}
 	rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": {Client: policy.WriteLimits{PerHour: 2}}}}
 	setup(upstream, wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
-		id.Caller.Account, id.Caller.Client, id.Passed, id.Credential = "bot", "agent", false, renewedCredential{}
+		id.Account, id.Client, id.Passed, id.Credential = "bot", "agent", false, renewedCredential{}
 	})).run(t, func(w *world) {
 		w.get("/repos/a/b", bearer("a")) // the upstream has accepted the credential before
 		write := func() got { return w.do("POST", "/repos/a/b/issues", strings.NewReader(`{"title":"x"}`), bearer("a")) }

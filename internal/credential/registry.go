@@ -241,11 +241,11 @@ func (r *Registry) divide(clients []Client, held map[string]heldCredential) {
 // Divided returns the identity of a caller with the budgets of the clients of its account. A passed token has an account of its
 // own until the upstream names its user. canonical returns the name of a merged account.
 func (r *Registry) Divided(id *policy.Identity, canonical func(account string) string) *policy.Identity {
-	if len(r.budgets) == 0 || !id.Passed || len(id.Caller.Clients) > 0 {
+	if len(r.budgets) == 0 || !id.Passed || len(id.Clients) > 0 {
 		return id
 	}
-	name := canonical(id.Caller.Account)
-	if name == id.Caller.Account {
+	name := canonical(id.Account)
+	if name == id.Account {
 		return id
 	}
 	divided := *id
