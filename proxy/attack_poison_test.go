@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
@@ -155,4 +156,33 @@ func TestEnvironmentProxiesAreIgnored(t *testing.T) {
 			w.want("host", w.seen.all()[i].Host, "upstream.test")
 		}
 	})
+}
+
+// Only reference data itself is for all callers. Another response to a credential may concern the credential: it is neither stored
+// nor shared, and does not end the stored data.
+func TestErrorsAboutReferenceDataReachTheirCallerOnly(t *testing.T) {
+	for _, status := range []int{301, 308, 400, 404, 410, 422} {
+		for _, control := range []string{"private, max-age=60", "public, max-age=60", "max-age=60", ""} {
+			setup(delayed(func(w http.ResponseWriter, r *http.Request) {
+				setFields(w, "Cache-Control: "+control, `Etag: "v1"`, "Location: http://sso.test/"+r.Header.Get("Authorization"))
+				if r.Header.Get("Authorization") == "Bearer bad" {
+					w.WriteHeader(status)
+				}
+			})).sub(t, fmt.Sprint(status, control), func(w *world) {
+				const path = "/gitignore/templates/Go"
+				callers := [][]string{lines(bearer("bad")), lines(bearer("good")), nil}
+				want := []int{status, 200, 200}
+				together(len(callers), func(i int) {
+					time.Sleep(time.Duration(i) * time.Millisecond)
+					w.want("status of a call", w.get(path, callers[i]...).StatusCode, want[i])
+				})
+				w.want("status of no-cache", w.get(path, append(callers[0], "Cache-Control: no-cache")...).StatusCode, status)
+				sent := w.upstreamSaw()
+				for _, caller := range callers {
+					w.want("status of a hit", w.get(path, caller...).StatusCode, 200)
+				}
+				w.want("requests for hits", w.upstreamSaw()-sent, 0)
+			})
+		}
+	}
 }

@@ -223,6 +223,8 @@ func (a *attempt) outdatesStored(resp *http.Response) bool {
 // return false. If all callers share the response, the refusal of one credential also returns false.
 func (a *attempt) replacesStored(status int) bool {
 	switch {
+	case a.concernsCaller(status):
+		return false
 	case status < 400, status == http.StatusNotFound, status == http.StatusGone, status == http.StatusUnavailableForLegalReasons:
 		return true
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:

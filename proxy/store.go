@@ -153,6 +153,9 @@ func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Dur
 	if a.graphQL != nil {
 		return a.ttl, vary, queryStorable(answer) && selectable
 	}
+	if a.concernsCaller(answer.Status) {
+		return 0, nil, false
+	}
 	if a.isFailure(answer.Status) {
 		// The credential may have caused the error, and may get access later. A standard field without a part in the key
 		// may also have caused the error, so only requests with the same standard fields get the stored error.
@@ -161,6 +164,12 @@ func (g *Gateway) storable(a *attempt, answer cache.Response) (lifetime time.Dur
 		allowed = allowed && anonymous && (a.last == nil || a.isFailure(a.last.Status)) && isPlain(a.Header)
 	}
 	return lifetime, vary, allowed && selectable
+}
+
+// concernsCaller reports whether a response with this status to a question about reference data may concern the credential, such as a
+// redirect to a login. All callers share the key, so such a response is neither stored nor shared, and replaces no stored response.
+func (q *question) concernsCaller(status int) bool {
+	return q.match.Operation.Cache.Class == policy.Shared && status >= http.StatusMultipleChoices && q.caller.Kind != policy.Unauthenticated
 }
 
 // isFailure reports whether a status that can be stored is an error that may concern the request or the state of the
@@ -219,7 +228,7 @@ var sharedErrors = map[int]bool{
 
 // sharesError reports whether the followers of the call get the error in a response that cannot be stored.
 func (a *attempt) sharesError(answer cache.Response) bool {
-	if a.call == nil || a.graphQL != nil || !sharedErrors[answer.Status] {
+	if a.call == nil || a.graphQL != nil || !sharedErrors[answer.Status] || a.concernsCaller(answer.Status) {
 		return false
 	}
 	d := cache.ParseDirectives(answer.Header["Cache-Control"])
