@@ -251,7 +251,7 @@ func (r *Registry) Divided(id *policy.Identity, canonical func(account string) s
 	divided := *id
 	for _, account := range slices.Sorted(maps.Keys(r.budgets)) {
 		if canonical(account) == name {
-			divided.Caller.Clients = append(slices.Clip(divided.Caller.Clients), r.budgets[account]...)
+			divided.Clients = append(slices.Clip(divided.Clients), r.budgets[account]...)
 		}
 	}
 	return &divided
