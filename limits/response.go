@@ -98,28 +98,18 @@ func RemoveRate(h http.Header) {
 }
 
 // LimitKind is the kind of limit error that a response reports.
-type LimitKind int
+type LimitKind = policy.LimitKind
 
 // Kinds of limit errors.
 const (
-	NotLimited LimitKind = iota
+	NotLimited LimitKind = ""
 	// PrimaryLimit closes the window of the resource until its reset.
-	PrimaryLimit
+	PrimaryLimit = policy.LimitPrimary
 	// SecondaryLimit starts a cool-down of the account.
-	SecondaryLimit
+	SecondaryLimit = policy.LimitSecondary
 	// ContentLimit pauses the requests of the account that create content.
-	ContentLimit
+	ContentLimit = policy.LimitContent
 )
-
-var kindNames = map[LimitKind]policy.LimitKind{
-	PrimaryLimit: policy.LimitPrimary, SecondaryLimit: policy.LimitSecondary, ContentLimit: policy.LimitContent,
-}
-
-// String returns the name of the kind, or "none".
-func (k LimitKind) String() string { return string(cmp.Or(kindNames[k], policy.LimitNone)) }
-
-// MarshalText implements [encoding.TextMarshaler].
-func (k LimitKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
 // LimitError describes the limit error of a response. The zero value represents a response without a limit error.
 type LimitError struct {
@@ -137,13 +127,7 @@ func ReadLimitError(a policy.UpstreamAnswer) LimitError {
 	if row == nil || row.Kind == policy.LimitNone {
 		return LimitError{}
 	}
-	e := LimitError{Name: row.Name, Message: message, Repeated: row.Repeated}
-	for kind, name := range kindNames {
-		if name == row.Kind {
-			e.Kind = kind
-		}
-	}
-	return e
+	return LimitError{Kind: row.Kind, Name: row.Name, Message: message, Repeated: row.Repeated}
 }
 
 // ReadLimitError returns the limit error of a response to a request of an account. It must be called for every response. If

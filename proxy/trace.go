@@ -264,7 +264,7 @@ func (s stage) showLimit(o limits.Outcome) {
 		return
 	}
 	s.ex.record.Stages[s.index].Limited = o.Limited
-	s.span.SetAttributes(attribute.String("weir.reason", o.Limited.String()))
+	s.span.SetAttributes(attribute.String("weir.reason", string(o.Limited)))
 }
 
 // linkTo links the stage to the span of the other request that the stage waits for.

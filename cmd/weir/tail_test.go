@@ -60,6 +60,10 @@ func sampleRecords() []*record.Record {
 			ID: "5", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Background: true,
 			Outcome: "validated", Status: 304, Cache: record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304}, Sent: 1,
 		},
+		{
+			ID: "7", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Outcome: "miss", Status: 403,
+			Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Background: true, Limited: limits.SecondaryLimit, Stages: []record.Stage{{Name: "request", Detail: "403", Limited: limits.SecondaryLimit}},
+		},
 	}
 }
 

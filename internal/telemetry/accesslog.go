@@ -66,7 +66,7 @@ func (a *accessLog) write(r *record.Record) {
 		a.attrs = append(a.attrs, slog.Bool("background", true))
 	}
 	if r.Limited != limits.NotLimited {
-		a.attrs = append(a.attrs, slog.String("limited", r.Limited.String()))
+		a.attrs = append(a.attrs, slog.String("limited", string(r.Limited)))
 	}
 	for _, optional := range [...]slog.Attr{
 		slog.String("limit_answer", r.LimitAnswer), slog.String("query_failure", r.QueryFailure), slog.String("api_version", r.Version), slog.String("client", r.Client), slog.String("tag", r.Tag),

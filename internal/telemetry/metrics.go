@@ -261,7 +261,7 @@ func (m *metrics) observe(r *record.Record) {
 				errorType = s.Detail
 			}
 			if s.Limited != limits.NotLimited {
-				m.limitErrors.add(ctx, 1, resource, s.Limited.String())
+				m.limitErrors.add(ctx, 1, resource, string(s.Limited))
 			}
 			m.clientDuration.record(ctx, s.Elapsed, status, r.Method, r.Upstream, errorType)
 		}

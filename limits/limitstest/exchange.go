@@ -33,7 +33,7 @@ type Response struct {
 }
 
 func (a *Response) describe() string {
-	return fmt.Sprintf("%s used %d of %d, reset %v after date, limited %d, retry after %v, failed %v", a.Rate.Resource,
+	return fmt.Sprintf("%s used %d of %d, reset %v after date, limited %q, retry after %v, failed %v", a.Rate.Resource,
 		a.Rate.Used, a.Rate.Limit,
 		a.Rate.Reset.Sub(a.Rate.Date), a.Limited, a.RetryAfter, a.Failed)
 }

@@ -81,7 +81,7 @@ func TestStoreLearnsReportsAfterTheLag(t *testing.T) {
 			}, lag)
 			time.Sleep(c.granted)
 			if _, excess := w.take(time.Now(), time.Now(), 1, nil); max(0, excess) != c.excess {
-				t.Errorf("granted %v after the settlement, limit error %d: %d requests beyond the limit, want %d", c.granted, c.limited, excess, c.excess)
+				t.Errorf("granted %v after the settlement, limit error %q: %d requests beyond the limit, want %d", c.granted, c.limited, excess, c.excess)
 			}
 		})
 	}
