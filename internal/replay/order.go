@@ -75,8 +75,8 @@ type source struct {
 	next    func() (Request, error, bool)
 }
 
-// before orders errors first.
-func (s source) before(other source) bool {
+// Before orders errors first.
+func (s source) Before(other source) bool {
 	if failed := s.err != nil; failed != (other.err != nil) {
 		return failed
 	}
@@ -84,11 +84,11 @@ func (s source) before(other source) bool {
 }
 
 // queue implements [heap.Interface].
-type queue[T interface{ before(T) bool }] []T
+type queue[T interface{ Before(T) bool }] []T
 
 func (q queue[T]) Len() int { return len(q) }
 
-func (q queue[T]) Less(i, j int) bool { return q[i].before(q[j]) }
+func (q queue[T]) Less(i, j int) bool { return q[i].Before(q[j]) }
 
 func (q queue[T]) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 

@@ -450,6 +450,6 @@ type event struct {
 	run      func()
 }
 
-func (e event) before(other event) bool {
+func (e event) Before(other event) bool {
 	return cmp.Or(e.at.Compare(other.at), cmp.Compare(e.sequence, other.sequence)) < 0
 }
