@@ -332,23 +332,6 @@ func TestHiddenTargetsAreBounded(t *testing.T) {
 	}
 }
 
-func TestOperationsAcceptKindsOfAnEnterpriseLikeTheirBaseKinds(t *testing.T) {
-	for _, held := range heldOfEachKind() {
-		for _, op := range policy.Embedded().Operations() {
-			if got, want := op.Accepts(held.Kind), op.Accepts(held.Kind.Base()); got != want {
-				t.Errorf("%s: accepts(%s) is %v, want %v", op.ID, held.Kind, got, want)
-			}
-		}
-	}
-	for kind, want := range map[policy.CallerKind]bool{
-		policy.Enterprise: true, policy.EnterpriseInstallation: false, policy.EnterpriseOAuthApp: false, policy.EnterpriseWorkflow: false,
-	} {
-		if got := (&policy.Operation{Personal: true}).Accepts(kind); got != want {
-			t.Errorf("personal operation: accepts(%s) is %v, want %v", kind, got, want)
-		}
-	}
-}
-
 func TestOAuthAppOfAnEnterpriseIsSentAsBasic(t *testing.T) {
 	p := poolOf("enterprise_oauth_app", "enterprise_installation")
 	for i, want := range []string{basic("enterprise_oauth_app:x"), "Bearer enterprise_installation:x"} {
