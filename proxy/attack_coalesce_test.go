@@ -89,25 +89,3 @@ func TestLongRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
-
-// Without Redis each replica sends at most one request, and all clients get a response in time.
-func TestCoalescingSurvivesAPauseOfRedis(t *testing.T) {
-	setup(slowly("all")).run(t, func(w *world) {
-		list, tier := w.replicas(3)
-		for after, away := range map[time.Duration]bool{500 * time.Millisecond: true, 5500 * time.Millisecond: false} {
-			time.AfterFunc(after, func() { tier.change(func() { tier.away = away }) })
-		}
-		for i := range 4 {
-			start := time.Now()
-			for _, r := range sendToAll(list, 30, fmt.Sprint("/users/", i)) {
-				w.want("body", r.Body.String(), "all")
-			}
-			if took := time.Since(start); took > 5*time.Second {
-				w.Errorf("got the response after %v", took)
-			}
-		}
-		if n := w.upstreamSaw(); n > 4*len(list) {
-			w.Errorf("%d requests upstream, for 4 responses and %d replicas", n, len(list))
-		}
-	})
-}
