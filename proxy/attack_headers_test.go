@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -109,7 +109,7 @@ func TestAliasesOfTrustedFieldsAreDropped(t *testing.T) {
 }
 
 func TestUpstreamReceivesOnlyTheChosenCredential(t *testing.T) {
-	held := identifying(func(_ *http.Request, id *policy.Identity) {
+	held := identifying(func(_ *http.Request, id *caller.Identity) {
 		id.Passed, id.Credential = false, fixedCredential{value: "Bearer held"}
 	})
 	setup(nothing, held).run(t, func(w *world) {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -117,7 +117,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 		}, func(c *Config) {
 			c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 			identify := c.Identify
-			c.Identify = func(r *http.Request) (*policy.Identity, error) {
+			c.Identify = func(r *http.Request) (*caller.Identity, error) {
 				if r.Header.Get("User-Agent") == "panic" {
 					panic("a bug")
 				}

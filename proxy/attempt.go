@@ -10,6 +10,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/record"
 )
@@ -33,7 +34,7 @@ type attempt struct {
 	// credentialBy is the end of the wait for a held credential; zero before the wait. sentCredential is the held credential of
 	// the request in progress, otherwise it is nil.
 	credentialBy   time.Time
-	sentCredential policy.SentCredential
+	sentCredential caller.SentCredential
 	// unclear is set if the last response may be one to a token that the upstream does not know yet, and the client cannot
 	// wait for a repetition.
 	unclear bool

@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // event is one step of a random history: concurrent requests, or a change of the state of caches or tokens.
@@ -293,7 +293,7 @@ func (w *world) replica(c *sharedTier) *Gateway {
 // requests have the same token.
 func TestFeedsDependOnTheScheme(t *testing.T) {
 	const basic, feed = "Authorization: Basic YTp0b2stYQ==", "/feeds/users/a/private"
-	oneCaller := identifying(func(_ *http.Request, id *policy.Identity) { id.Account, id.Class = "a", "a" })
+	oneCaller := identifying(func(_ *http.Request, id *caller.Identity) { id.Account, id.Class = "a", "a" })
 	withBasic := step{path: feed, request: lines(basic), cached: true}
 	withToken := step{path: feed, token: "a", status: 401} // says nothing about the token
 	runScenarios(t, scenario{name: "feeds", path: "/feeds", response: lines("Cache-Control: private, max-age=60"), options: []option{oneCaller}, steps: []step{

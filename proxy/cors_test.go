@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // TestOwnResponsesAreReadableInBrowsers checks every kind of response that the gateway writes itself.
@@ -29,7 +29,7 @@ func TestOwnResponsesAreReadableInBrowsers(t *testing.T) {
 			}
 		}
 	})
-	setup(nothing, identityFails(fmt.Errorf("%w: unknown key", policy.ErrUnauthenticated))).run(t, func(w *world) {
+	setup(nothing, identityFails(fmt.Errorf("%w: unknown key", caller.ErrUnauthenticated))).run(t, func(w *world) {
 		w.wantHeader(w.get("/user", origin), "Access-Control-Allow-Origin: *")
 		// A browser sends the preflight without the credential of the request.
 		for _, path := range []string{"/user", "/made/up", "/graphql", "/api/v3/user"} {

@@ -12,22 +12,23 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // pooled returns the identity of a client with several credentials.
-func pooled(names ...string) *policy.Identity { return pool(names).with(names[0]) }
+func pooled(names ...string) *caller.Identity { return pool(names).with(names[0]) }
 
 // pool is a pool whose Pick returns the first credential that is not excluded.
 type pool []string
 
-func (n pool) with(name string) *policy.Identity {
-	return &policy.Identity{
+func (n pool) with(name string) *caller.Identity {
+	return &caller.Identity{
 		Caller:     policy.Caller{Kind: policy.User, Account: "account of " + name, Class: name},
 		Credential: fixedCredential{value: name}, Pool: n,
 	}
 }
 
-func (n pool) Pick(r policy.CredentialRequest, _ time.Time) *policy.Identity {
+func (n pool) Pick(r policy.CredentialRequest, _ time.Time) *caller.Identity {
 	for _, name := range n {
 		if !slices.Contains(r.Except, name) {
 			return n.with(name)
@@ -41,7 +42,7 @@ func (pool) OnHidden(string, policy.CredentialRequest, int, bool, time.Time) {}
 // Many clients use several credentials while background requests refresh the responses. The race detector must report
 // no race.
 func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
-	pools := identifying(func(r *http.Request, id *policy.Identity) {
+	pools := identifying(func(r *http.Request, id *caller.Identity) {
 		*id = *pooled("a", "b", "c")
 		if r.Header.Get("Authorization") == "single" {
 			*id = *pooled("b")
@@ -76,7 +77,7 @@ func TestCredentialAttemptsDuringBackgroundRefresh(t *testing.T) {
 func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		arrival := time.Now().Add(5 * time.Second)
-		late := identifying(func(_ *http.Request, id *policy.Identity) { id.Passed, id.Credential = false, lateCredential(arrival) })
+		late := identifying(func(_ *http.Request, id *caller.Identity) { id.Passed, id.Credential = false, lateCredential(arrival) })
 		w := newWorld(t, replies("", "Cache-Control: private, max-age=60"), late)
 		var clients sync.WaitGroup
 		clients.Go(func() {
@@ -109,7 +110,7 @@ func (c lateCredential) Await(ctx context.Context, by time.Time, _ policy.Creden
 	return &policy.UnusableError{Until: time.Time(c), Cause: errors.New("late")}
 }
 
-func (c lateCredential) Authorize(h http.Header, _ policy.CredentialUse) (policy.SentCredential, error) {
+func (c lateCredential) Authorize(h http.Header, _ policy.CredentialUse) (caller.SentCredential, error) {
 	h.Set("Authorization", "Bearer minted")
 	return c, nil
 }
@@ -125,7 +126,7 @@ type fixedCredential struct {
 	value string
 }
 
-func (c fixedCredential) Authorize(h http.Header, _ policy.CredentialUse) (policy.SentCredential, error) {
+func (c fixedCredential) Authorize(h http.Header, _ policy.CredentialUse) (caller.SentCredential, error) {
 	h.Set("Authorization", c.value)
 	return c, nil
 }
@@ -138,7 +139,7 @@ type deniableCredential struct {
 
 func (c deniableCredential) Denied() { *c.denials++ }
 
-func (c deniableCredential) Authorize(http.Header, policy.CredentialUse) (policy.SentCredential, error) {
+func (c deniableCredential) Authorize(http.Header, policy.CredentialUse) (caller.SentCredential, error) {
 	return c, nil
 }
 
@@ -156,7 +157,7 @@ func TestDenialThatAPermissionMayExplainIsReported(t *testing.T) {
 		{"GraphQL", "{viewer{login}}", replies(`{"data":null,"errors":[{"type":"FORBIDDEN",` + message + `}]}`), 1},
 	} {
 		denials := 0
-		deniable := identifying(func(_ *http.Request, id *policy.Identity) {
+		deniable := identifying(func(_ *http.Request, id *caller.Identity) {
 			id.Passed, id.Credential = false, deniableCredential{denials: &denials}
 		})
 		setup(c.upstream, deniable).sub(t, c.name, func(w *world) {

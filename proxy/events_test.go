@@ -17,6 +17,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -111,7 +112,7 @@ const (
 // A second credential of the client finds a response that webhooks keep current.
 func TestCurrentResponseIsAHitForALaterCredential(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		pools := identifying(func(r *http.Request, id *policy.Identity) {
+		pools := identifying(func(r *http.Request, id *caller.Identity) {
 			*id = *pooled(strings.Fields(r.Header.Get("Authorization"))...)
 		})
 		hidden := changingResponses(func(_ int32, resp *http.Response) {

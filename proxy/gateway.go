@@ -38,6 +38,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/names"
@@ -65,8 +66,8 @@ type Config struct {
 	BodyTimeout time.Duration
 	Catalogue   *policy.Catalogue
 	Dialect     *policy.Dialect
-	// Identify returns the caller of a request. The errors include policy.ErrUnauthenticated and policy.ErrIdentityUnavailable.
-	Identify func(*http.Request) (*policy.Identity, error)
+	// Identify returns the caller of a request. The errors include caller.ErrUnauthenticated and caller.ErrIdentityUnavailable.
+	Identify func(*http.Request) (*caller.Identity, error)
 	// HoldsOwn reports whether a text that would be sent upstream contains a key or a token for this gateway. r is the
 	// client's request. Nil checks nothing.
 	HoldsOwn func(r *http.Request, text string) bool

@@ -10,12 +10,13 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/names"
 )
 
 // readOnly makes all clients of a gateway clients whose GraphQL calls may only read.
-var readOnly = identifying(func(_ *http.Request, id *policy.Identity) {
-	*id = policy.Identity{
+var readOnly = identifying(func(_ *http.Request, id *caller.Identity) {
+	*id = caller.Identity{
 		Caller: policy.Caller{Kind: policy.User, Account: "held", Class: "held"},
 		Scope:  &policy.Scope{GraphQL: &policy.GraphQLRules{ReadOnly: true}}, Credential: fixedCredential{value: "Bearer held"},
 	}
@@ -136,7 +137,7 @@ func TestOperatorsPurgeGraphQLByItsPath(t *testing.T) {
 
 // TestGraphQLCallWithAQueryStringCountsAsAMutation checks the points of a call that the upstream may read from the URL.
 func TestGraphQLCallWithAQueryStringCountsAsAMutation(t *testing.T) {
-	debugged := identifying(func(_ *http.Request, id *policy.Identity) { id.Debug = true })
+	debugged := identifying(func(_ *http.Request, id *caller.Identity) { id.Debug = true })
 	for query, points := range map[string]string{"": "points=1", "?query=mutation%7Bx%7D": "points=5"} {
 		setup(replies(noData), debugged).sub(t, query, func(w *world) {
 			r := w.do(http.MethodPost, "/graphql"+query, strings.NewReader(readsViewer), bearer("a"), "Weir-Debug: 1")

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -451,7 +452,7 @@ func TestUncertainMutationMakesQueriesStale(t *testing.T) {
 
 // A client with several credentials may write with one and read with another.
 func TestMutationOfAPoolMakesAllQueriesStale(t *testing.T) {
-	pool := identifying(func(r *http.Request, id *policy.Identity) {
+	pool := identifying(func(r *http.Request, id *caller.Identity) {
 		if r.Header.Get("Authorization") == "Bearer b" {
 			id.Pool = pool{}
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // TestNoLimitIsExceededOverHTTP sends the traffic of WEIR_HTTP_SCENARIOS random scenarios through gateways to the hostile
@@ -172,10 +173,10 @@ func (h *hostileRun) gateway(t *testing.T, ledger *hostileLedger) *world {
 		transport := transportOf(c)
 		transport.DialContext = h.dialing(transport.DialContext)
 		c.Transport = &hostileTransport{c.Transport, h}
-		c.Identify = func(r *http.Request) (*policy.Identity, error) {
+		c.Identify = func(r *http.Request) (*caller.Identity, error) {
 			account, id := r.Header.Get("Authorization"), r.UserAgent()
 			call := h.call(id)
-			return &policy.Identity{
+			return &caller.Identity{
 				Caller: policy.Caller{
 					Kind: h.Upstream.Kind, Account: account, Class: account, Client: call.client.name + callMark + id,
 					Share: call.client.share, Priority: call.client.priority, Paced: call.client.priority == policy.Batch,

@@ -11,6 +11,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // people is an upstream whose users have several tokens. A user at a limit gets a secondary limit error.
@@ -132,7 +133,7 @@ func TestLimitErrorsJoinTheTokensOfAUser(t *testing.T) {
 
 // A renewed installation token continues the account of the earlier token.
 func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
-	installation := identifying(func(r *http.Request, id *policy.Identity) {
+	installation := identifying(func(r *http.Request, id *caller.Identity) {
 		if strings.HasPrefix(r.Header.Get("Authorization"), "Bearer tok-") {
 			id.Kind = policy.Installation
 		}
@@ -194,8 +195,8 @@ func TestIdentityIsNotLearnedFromOtherResponses(t *testing.T) {
 		"a user without a JSON number": {policy.User, replies(`{"id": "5"}`), "x"},
 	} {
 		setup(c.upstream, func(config *Config) {
-			config.Identify = func(*http.Request) (*policy.Identity, error) {
-				return &policy.Identity{Caller: policy.Caller{Kind: c.kind, Account: "x", Class: "x"}}, nil
+			config.Identify = func(*http.Request) (*caller.Identity, error) {
+				return &caller.Identity{Caller: policy.Caller{Kind: c.kind, Account: "x", Class: "x"}}, nil
 			}
 		}).sub(t, name, func(w *world) {
 			w.as("x", "/user")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -99,7 +100,7 @@ func TestRateLimitDisabled(t *testing.T) {
 
 func TestRateLimitRefusal(t *testing.T) {
 	identified := 0
-	setup(nothing, withRateLimit(1, 1), identifying(func(_ *http.Request, _ *policy.Identity) { identified++ }), func(c *Config) {
+	setup(nothing, withRateLimit(1, 1), identifying(func(_ *http.Request, _ *caller.Identity) { identified++ }), func(c *Config) {
 		c.RefusalStatus = http.StatusForbidden // this status applies to limits of the upstream only
 	}).run(t, func(w *world) {
 		w.wantStatuses("192.0.2.1:1000", 200)
@@ -260,7 +261,7 @@ func TestShedderRefusesBatchFirstAndServesStale(t *testing.T) {
 	setup(func(w http.ResponseWriter, r *http.Request) {
 		slowUsers(5*time.Second)(w, r)
 		replies("answer", "Cache-Control: max-age=1, stale-if-error=3600")(w, r)
-	}, shed, identifying(func(r *http.Request, id *policy.Identity) {
+	}, shed, identifying(func(r *http.Request, id *caller.Identity) {
 		id.Priority = policy.Priority(r.Header.Get("Priority"))
 	})).run(t, func(w *world) {
 		w.get("/users/stored", bearer("a"))

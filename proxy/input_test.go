@@ -18,6 +18,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -145,7 +146,7 @@ func failing(f func(*http.Request) (*http.Response, error)) option {
 // identityFails makes Identify return an error, or panic.
 func identityFails(err error) option {
 	return func(c *Config) {
-		c.Identify = func(*http.Request) (*policy.Identity, error) {
+		c.Identify = func(*http.Request) (*caller.Identity, error) {
 			if err == nil {
 				panic("a bug")
 			}
@@ -160,7 +161,7 @@ func TestFailureIsReported(t *testing.T) {
 	}
 	dialFails := func(err error) option { return upstreamFails(&net.OpError{Op: "dial", Net: "tcp", Err: err}) }
 	unknownName := &net.DNSError{Err: "no such host", Name: "secret.internal", IsNotFound: true}
-	unavailable := fmt.Errorf("%w: issuer https://issuer.internal is away", policy.ErrIdentityUnavailable)
+	unavailable := fmt.Errorf("%w: issuer https://issuer.internal is away", caller.ErrIdentityUnavailable)
 	for _, c := range []struct {
 		name    string
 		option  option
@@ -174,7 +175,7 @@ func TestFailureIsReported(t *testing.T) {
 		{"connection reset", upstreamFails(syscall.ECONNRESET), 502, "broke the connection", nil},
 		{"connection closed", upstreamFails(io.ErrUnexpectedEOF), 502, "broke the connection", nil},
 		{"malformed response", upstreamFails(errors.New("malformed HTTP response")), 502, "no valid answer", nil},
-		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", policy.ErrUnauthenticated)), 401, "This gateway refuses the credential", []string{"Cache-Status: weir; detail=key", `WWW-Authenticate: Bearer realm="weir"`}},
+		{"unknown client", identityFails(fmt.Errorf("%w: unknown key", caller.ErrUnauthenticated)), 401, "This gateway refuses the credential", []string{"Cache-Status: weir; detail=key", `WWW-Authenticate: Bearer realm="weir"`}},
 		{
 			"unavailable identity provider", identityFails(unavailable), 503, "Service Unavailable: identity provider unavailable",
 			[]string{"Retry-After: 10", "Cache-Status: weir; detail=identity"},
@@ -253,7 +254,7 @@ func TestRequestsThatTheUpstreamWouldRejectAreNotForwarded(t *testing.T) {
 
 // scoped identifies every caller as the client "builds" with this scope.
 func scoped(s policy.Scope) option {
-	return identifying(func(_ *http.Request, id *policy.Identity) {
+	return identifying(func(_ *http.Request, id *caller.Identity) {
 		id.Client, id.Scope = "builds", &s
 	})
 }
@@ -287,7 +288,7 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 }
 
 func TestScopeAppliesToStoredResponses(t *testing.T) {
-	setup(nothing, identifying(func(r *http.Request, id *policy.Identity) {
+	setup(nothing, identifying(func(r *http.Request, id *caller.Identity) {
 		if strings.HasSuffix(r.Header.Get("Authorization"), "scoped") {
 			id.Scope = &policy.Scope{Operations: []string{"search/*"}}
 		}

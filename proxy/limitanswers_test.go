@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // answer is a response of the upstream.
@@ -649,7 +650,7 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 		body := data + `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`
 		up := &moody{next: []answer{{200, nil, body}}}
 		w := newWorld(t, up.ServeHTTP, asGitHub, func(c *Config) {
-			c.Identify = func(*http.Request) (*policy.Identity, error) { return pooled("a", "b"), nil }
+			c.Identify = func(*http.Request) (*caller.Identity, error) { return pooled("a", "b"), nil }
 		})
 		w.want("body", w.send(queries, 1).body, body)
 		w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)

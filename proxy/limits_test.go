@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // counter is an upstream with one fixed window per resource. The first request opens a window. Requests above the limit
@@ -237,7 +238,7 @@ func TestRateLimitFieldsDescribeTheBudget(t *testing.T) {
 // TestOneLimitHasOneStatus checks the status of the first refusal, and that after a limit error of the upstream.
 func TestOneLimitHasOneStatus(t *testing.T) {
 	byDefault := func(c *Config) { c.RefusalStatus = 0 }
-	client := identifying(func(_ *http.Request, id *policy.Identity) { id.RefusalStatus = 403 })
+	client := identifying(func(_ *http.Request, id *caller.Identity) { id.RefusalStatus = 403 })
 	for _, c := range []struct {
 		name             string
 		options          []option

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 func TestNumbersOutsideTheirRangeAreNamedAndBlockNoAccount(t *testing.T) {
@@ -87,7 +88,7 @@ func TestResponseWithoutAValidStatusBlocksNoAccount(t *testing.T) {
 // panickingCredential is a held credential that cannot be set.
 type panickingCredential struct{ lateCredential }
 
-func (panickingCredential) Authorize(http.Header, policy.CredentialUse) (policy.SentCredential, error) {
+func (panickingCredential) Authorize(http.Header, policy.CredentialUse) (caller.SentCredential, error) {
 	panic("planted")
 }
 
@@ -109,7 +110,7 @@ func TestPanicEndsThePermit(t *testing.T) {
 		used       int
 	}{
 		{"while the credential is set", "/repos/a/b", replies(""), func(c *Config) {
-			c.Identify = func(r *http.Request) (*policy.Identity, error) {
+			c.Identify = func(r *http.Request) (*caller.Identity, error) {
 				i, err := identifyByToken(r)
 				i.Passed, i.Credential = false, panickingCredential{}
 				return i, err

@@ -9,6 +9,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -37,7 +38,7 @@ type Plan struct {
 // Plan returns the plan of a request without conditions. If byBudget is set, the remaining budgets of the credentials decide
 // which credential is used. The list tried has the security classes of the credentials that are at a limit. The error is
 // the refusal of an invalid target.
-func (g *Gateway) Plan(r *http.Request, identity *policy.Identity, byBudget bool, tried ...string) (*Plan, error) {
+func (g *Gateway) Plan(r *http.Request, identity *caller.Identity, byBudget bool, tried ...string) (*Plan, error) {
 	ex := &exchange{in: r, span: noop.Span{}, record: &record.Record{}}
 	q, err := g.parse(ex, identity)
 	if err != nil {

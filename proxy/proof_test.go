@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // The operation of sbom has one response. The operation of members is paginated.
@@ -116,7 +117,7 @@ func TestETagsSettingSelectsTheProof(t *testing.T) {
 
 // The computed ETag depends on the spelling of Authorization and Accept. Weir always sends the same spelling.
 func TestRevalidationWorksWithAnotherSpellingOfTheToken(t *testing.T) {
-	oneClass := identifying(func(_ *http.Request, id *policy.Identity) { id.Class = "a" })
+	oneClass := identifying(func(_ *http.Request, id *caller.Identity) { id.Class = "a" })
 	runScenarios(t, scenario{name: "token and Bearer", path: sbom, upstream: digesting(same), options: []option{github, oneClass}, steps: []step{
 		{request: lines("Authorization: token a", "Accept: application/json")},
 		{token: "a", after: 2 * time.Minute, request: lines("Accept: application/vnd.github+json"), cache: confirmed, body: octocat},

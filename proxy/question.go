@@ -11,6 +11,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/record"
@@ -21,7 +22,7 @@ import (
 // has returned it; a request with another credential is another question. A question has no reference to the client's
 // connection, so background tasks can keep it.
 type question struct {
-	identity    *policy.Identity // with the credential
+	identity    *caller.Identity // with the credential
 	caller      *policy.Caller   // of identity, with the budget of the tag
 	tag         string           // tag of the request, for the record
 	match       policy.Match
@@ -102,7 +103,7 @@ const tagHeader = "Weir-Tag"
 
 // requestTagOf returns the tag of a request, or an empty string. An invalid JWT claim is ignored, because a client cannot change
 // its token. An invalid field is an error.
-func requestTagOf(identity *policy.Identity, h http.Header) (string, error) {
+func requestTagOf(identity *caller.Identity, h http.Header) (string, error) {
 	if identity.TagFromClaim {
 		if !secrets.IsTag(identity.TokenTag) {
 			return "", nil
@@ -123,7 +124,7 @@ func requestTagOf(identity *policy.Identity, h http.Header) (string, error) {
 }
 
 // parse returns the part of the question that does not depend on a credential: the target, the operation and the GraphQL call.
-func (g *Gateway) parse(ex *exchange, identity *policy.Identity) (*question, error) {
+func (g *Gateway) parse(ex *exchange, identity *caller.Identity) (*question, error) {
 	path := ex.in.URL.EscapedPath()
 	if g.Host == "" { // the paths of files stay unchanged
 		path = policy.SingleSlashes(path)
@@ -180,19 +181,19 @@ func (g *Gateway) parseGraphQL(ex *exchange, q *question) (err error) {
 
 // lent returns the identity for a question: the lent credential if an anonymous client reads public data
 // ([policy.Operation.Public]), otherwise the client's identity.
-func (q *question) lent(client *policy.Identity) (*policy.Identity, error) {
+func (q *question) lent(client *caller.Identity) (*caller.Identity, error) {
 	switch lent, op := client.Lent, q.match.Operation; {
 	case lent != nil && op.Public() && lent.Scope.Allows(q.method, op):
 		return lent, nil
 	case client.LentOnly:
-		return nil, policy.ErrUnauthenticated
+		return nil, caller.ErrUnauthenticated
 	}
 	return client, nil
 }
 
 // chooseCredential returns the identity with a credential for a question, without regard to budgets, because a hit needs no
 // budget. The list tried has the security classes of the credentials that were tried.
-func (g *Gateway) chooseCredential(q *question, identity *policy.Identity, tried []string) *policy.Identity {
+func (g *Gateway) chooseCredential(q *question, identity *caller.Identity, tried []string) *caller.Identity {
 	if identity.Pool != nil {
 		r := q.credentialRequest(tried)
 		r.Resource = g.Resources.Of(q.claimScope, identity.Kind, q.match.Operation.Resource)
@@ -204,7 +205,7 @@ func (g *Gateway) chooseCredential(q *question, identity *policy.Identity, tried
 }
 
 // withCredential returns the question with another credential.
-func (g *Gateway) withCredential(ex *exchange, asked *question, identity *policy.Identity) *question {
+func (g *Gateway) withCredential(ex *exchange, asked *question, identity *caller.Identity) *question {
 	q := *asked
 	g.setCredential(ex, &q, identity)
 	return &q
@@ -241,7 +242,7 @@ func targetOf(path string) string {
 }
 
 // setCredential completes a new question with a credential, and with the header and the cache key, which depend on it.
-func (g *Gateway) setCredential(ex *exchange, q *question, identity *policy.Identity) {
+func (g *Gateway) setCredential(ex *exchange, q *question, identity *caller.Identity) {
 	q.identity, q.caller = identity, &identity.Caller
 	if budget := g.Limiter.TagBudget(identity.Caller, q.tag); budget != "" {
 		tagged := identity.Caller

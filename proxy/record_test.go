@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -20,7 +21,7 @@ func TestDebugFieldIsForTrustedClientsOnly(t *testing.T) {
 		time.Sleep(38 * time.Microsecond)
 		w.Header().Set("Cache-Control", "max-age=60")
 		_, _ = fmt.Fprint(w, "text")
-	}, identifying(func(r *http.Request, id *policy.Identity) {
+	}, identifying(func(r *http.Request, id *caller.Identity) {
 		id.Debug = strings.HasSuffix(r.Header.Get("Authorization"), "trusted")
 		id.Client = "evil\nname"
 	})).run(t, func(w *world) {
@@ -120,7 +121,7 @@ func TestClaimReplacesTheTagField(t *testing.T) {
 		{"invalid", "evil\ntag", ""},
 		{"too long", strings.Repeat("x", 65), ""},
 	} {
-		setup(nothing, identifying(func(_ *http.Request, id *policy.Identity) { id.TokenTag, id.TagFromClaim = c.claim, true })).run(t, func(w *world) {
+		setup(nothing, identifying(func(_ *http.Request, id *caller.Identity) { id.TokenTag, id.TagFromClaim = c.claim, true })).run(t, func(w *world) {
 			for _, field := range []string{"X-A: b", "Weir-Tag: forged", "Weir-Tag: not valid"} {
 				w.want(c.name+" claim with "+field, w.get("/repos/a/b/subscribers", field).StatusCode, http.StatusOK)
 				w.want(c.name+" claim with "+field, w.recent()[0].Tag, c.want)
@@ -144,7 +145,7 @@ func TestBackgroundRequestsHaveTheTagOfTheirCause(t *testing.T) {
 }
 
 func TestTagOfALimitedClientHasAPartOfTheWindow(t *testing.T) {
-	setup(naming(100, always("core")), identifying(func(_ *http.Request, id *policy.Identity) {
+	setup(naming(100, always("core")), identifying(func(_ *http.Request, id *caller.Identity) {
 		id.Account, id.Client = "bot", "ci"
 		id.Clients = []policy.ClientBudget{{Client: "ci", Limit: 1, TagLimit: 0.05}}
 	})).run(t, func(w *world) {

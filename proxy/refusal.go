@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/wire"
@@ -222,14 +223,14 @@ func (g *Gateway) failureOf(err error, authorization []string) *failure {
 			status: http.StatusTooManyRequests, detail: "unverified-token", retryAfter: unverified.RetryAfter, cause: err,
 			message: "Too Many Requests: too many requests with new tokens from this address had no success, and the upstream has not accepted this token yet",
 		}
-	case errors.Is(err, policy.ErrUnauthenticated):
+	case errors.Is(err, caller.ErrUnauthenticated):
 		f := &failure{status: http.StatusUnauthorized, detail: "key", cause: err}
 		f.message = "This gateway requires authentication: send a key or a token for it in Authorization"
 		if len(authorization) > 0 {
 			f.message = "This gateway refuses the credential in Authorization: it is no key or token that the gateway accepts"
 		}
 		return f
-	case errors.Is(err, policy.ErrIdentityUnavailable):
+	case errors.Is(err, caller.ErrIdentityUnavailable):
 		return &failure{
 			status: http.StatusServiceUnavailable, detail: "identity", retryAfter: identityRetry, cause: err,
 			message: "Service Unavailable: identity provider unavailable",

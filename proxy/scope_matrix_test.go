@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // The matrix has its own rule for what an operation reaches: the text of its path template, and the exceptions in these lists.
@@ -167,7 +168,7 @@ func TestScopesOverTheWholeAPI(t *testing.T) {
 		resp.Request = r
 		return resp, nil
 	})
-	w := newWorld(t, nothing, withCatalogue, func(c *Config) { c.Transport = upstream }, withLedger(limits.Unlimited{}), identifying(func(r *http.Request, id *policy.Identity) {
+	w := newWorld(t, nothing, withCatalogue, func(c *Config) { c.Transport = upstream }, withLedger(limits.Unlimited{}), identifying(func(r *http.Request, id *caller.Identity) {
 		id.Client, id.Scope = "agents", &rules
 		if r.Header.Get("Authorization") == "Bearer explicit" {
 			id.Scope = &explicit

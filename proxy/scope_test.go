@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/learned"
 )
 
@@ -307,7 +308,7 @@ func TestNewObjectsAreFoundSoon(t *testing.T) {
 }
 
 func TestScopeAppliesToHitsAndFiles(t *testing.T) {
-	withScope := identifying(func(r *http.Request, id *policy.Identity) {
+	withScope := identifying(func(r *http.Request, id *caller.Identity) {
 		if id.Class = "all"; r.Header.Get("Authorization") == "Bearer scoped" {
 			id.Client, id.Scope = "builds", &agentScope
 		}
@@ -332,7 +333,7 @@ func TestScopeAppliesToHitsAndFiles(t *testing.T) {
 		}
 	})
 	for host, want := range map[string]int{"raw.githubusercontent.com": 403, "objects.githubusercontent.com": 200} {
-		withoutCredential := identifying(func(_ *http.Request, id *policy.Identity) { id.Passed, id.Scope = false, &agentScope })
+		withoutCredential := identifying(func(_ *http.Request, id *caller.Identity) { id.Passed, id.Scope = false, &agentScope })
 		setup(fresh, withoutCredential, func(c *Config) { c.Host, c.Catalogue = host, policy.Files }).sub(t, host, func(w *world) {
 			w.want("file", w.get("/other/x/main/README.md").StatusCode, want)
 		})

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -57,7 +57,7 @@ func writes(t *testing.T, write http.HandlerFunc) worldSetup {
 		default:
 			replies("{}", "Cache-Control: private, max-age=3600")(rw, r)
 		}
-	}, wholeAPI(t, unchanged), limitAddresses, identifying(func(r *http.Request, id *policy.Identity) {
+	}, wholeAPI(t, unchanged), limitAddresses, identifying(func(r *http.Request, id *caller.Identity) {
 		if value := r.Header.Get("Authorization"); strings.Contains(value, "held") {
 			id.Passed, id.Credential = false, fixedCredential{value: value}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/breaker"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/learned"
 )
 
@@ -73,7 +74,7 @@ func TestAcceptedTokenIsNotRefusedForOneMistake(t *testing.T) {
 func TestOnlyConclusiveRefusalsAreRemembered(t *testing.T) {
 	upstream := byPath(responds(401), map[string]http.HandlerFunc{tagList: responds(200, "Cache-Control: no-store")})
 	setup(upstream, wholeAPI(t, unchanged), func(c *Config) {
-		identifying(func(r *http.Request, id *policy.Identity) {
+		identifying(func(r *http.Request, id *caller.Identity) {
 			id.Kind = c.Dialect.Kind("Bearer", strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
 		})(c)
 	}).run(t, func(w *world) {
@@ -115,7 +116,7 @@ func TestMadeUpTokensOfOneAddressAreBounded(t *testing.T) {
 }
 
 func TestHeldCredentialsNeedNoVerification(t *testing.T) {
-	setup(acceptOnly(0), limitAddresses, identifying(func(r *http.Request, id *policy.Identity) {
+	setup(acceptOnly(0), limitAddresses, identifying(func(r *http.Request, id *caller.Identity) {
 		id.Passed, id.Credential = false, fixedCredential{value: r.Header.Get("Authorization")}
 	})).run(t, func(w *world) {
 		for i := range 3 * learned.MaxUnverified {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/wire"
 )
@@ -148,8 +149,8 @@ func TestStagesShowWaits(t *testing.T) {
 func TestQueueStageShowsTheUseOfClients(t *testing.T) {
 	kept := tracetest.NewInMemoryExporter()
 	setup(slowly("all"), oneSlot, traced(kept), func(c *Config) {
-		c.Identify = func(r *http.Request) (*policy.Identity, error) {
-			return &policy.Identity{Caller: policy.Caller{
+		c.Identify = func(r *http.Request) (*caller.Identity, error) {
+			return &caller.Identity{Caller: policy.Caller{
 				Kind: policy.User, Account: "shared", Class: "shared", Client: r.UserAgent(),
 				Clients: []policy.ClientBudget{{Client: "agent", Share: 1, Limit: 1}, {Client: "gh", Share: 1, Limit: 1}},
 			}}, nil
@@ -482,7 +483,7 @@ func TestResponseNamesNoTrace(t *testing.T) {
 		{"without tracing, unknown operation", "/made/up", "Accept: */*", untraced, http.StatusOK},
 		{"not sampled by the client", "/users/a", unsampled, on, http.StatusOK},
 		{"unauthenticated", "/users/a", "Accept: */*", func(c *Config) {
-			c.Identify = func(*http.Request) (*policy.Identity, error) { return nil, policy.ErrUnauthenticated }
+			c.Identify = func(*http.Request) (*caller.Identity, error) { return nil, caller.ErrUnauthenticated }
 		}, http.StatusUnauthorized},
 		{"outside of the scope", "/users/a", "Accept: */*", scoped(policy.Scope{Operations: []string{"search/*"}}), http.StatusForbidden},
 		{"invalid tag", "/users/a", "Weir-Tag: a b", on, http.StatusBadRequest},

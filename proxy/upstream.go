@@ -19,6 +19,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/breaker"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/record"
@@ -257,7 +258,7 @@ func (g *Gateway) claim(q *question, caller policy.Caller) limits.Claim {
 const AlternativeWait = 200 * time.Millisecond
 
 // mergeFormer merges what an account used under its former name.
-func (g *Gateway) mergeFormer(i *policy.Identity) {
+func (g *Gateway) mergeFormer(i *caller.Identity) {
 	if known := g.Ledger.Canonical(i.FormerAccount); known != i.FormerAccount { // the upstream has named the identity
 		g.Ledger.Merge(i.Account, known, i.Kind)
 	} else {

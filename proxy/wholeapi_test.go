@@ -18,6 +18,7 @@ import (
 	"github.com/weirgate/weir/internal/service/quirk"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -105,7 +106,7 @@ func withDelays(delay time.Duration) quirk.Set {
 }
 
 // identifyByKind makes a token of the service an installation.
-var identifyByKind = identifying(func(r *http.Request, id *policy.Identity) {
+var identifyByKind = identifying(func(r *http.Request, id *caller.Identity) {
 	if r.Header.Get("Authorization") == "Bearer tok-app" {
 		id.Kind = policy.Installation
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/wire"
 )
@@ -225,13 +226,13 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 }
 
 // identifyByToken returns a separate user for each token.
-func identifyByToken(r *http.Request) (*policy.Identity, error) {
+func identifyByToken(r *http.Request) (*caller.Identity, error) {
 	value := r.Header.Get("Authorization")
 	if value == "" {
-		return &policy.Identity{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"}}, nil
+		return &caller.Identity{Caller: policy.Caller{Kind: policy.Unauthenticated, Account: "egress:test", Class: "anonymous"}}, nil
 	}
 	name := "account of " + value
-	return &policy.Identity{
+	return &caller.Identity{
 		Caller: policy.Caller{Kind: policy.User, Account: name, Class: name},
 		Passed: true,
 	}, nil
@@ -275,9 +276,9 @@ func requestField(name string) func(*http.Request) string {
 }
 
 // identifying returns an option that changes the identities of identifyByToken.
-func identifying(change func(*http.Request, *policy.Identity)) option {
+func identifying(change func(*http.Request, *caller.Identity)) option {
 	return func(c *Config) {
-		c.Identify = func(r *http.Request) (*policy.Identity, error) {
+		c.Identify = func(r *http.Request) (*caller.Identity, error) {
 			id, err := identifyByToken(r)
 			change(r, id)
 			return id, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // TestWritesOfAClientAreLimited sends requests of a client that may write twice in a minute, and once with one tag.
@@ -30,7 +31,7 @@ func TestWritesOfAClientAreLimited(t *testing.T) {
 			rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{
 				"agent": {Client: policy.WriteLimits{PerMinute: 2}, Tag: policy.WriteLimits{PerHour: 1}},
 			}}
-			setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
+			setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *caller.Identity) {
 				id.Account, id.Client, id.Scope = "bot", "agent", &policy.Scope{CountsWrites: true}
 			})).run(t, func(w *world) {
 				send := func(r request) got {
@@ -85,7 +86,7 @@ func TestCallWithTooManyMutationsIsRefusedAtOnce(t *testing.T) {
 		"several and no tag": {policy.ClientWrites{Tag: policy.WriteLimits{PerHour: 5}}, 7, "at most 5 an hour with one tag (clients[].tag_writes)"},
 	} {
 		rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": c.limits}}
-		setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
+		setup(naming(5000, always("core")), wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *caller.Identity) {
 			id.Account, id.Client = "bot", "agent"
 		})).sub(t, name, func(w *world) {
 			send := func(mutations int) got {
@@ -111,7 +112,7 @@ func TestCallWithTooManyMutationsIsRefusedAtOnce(t *testing.T) {
 // renewedCredential is a held credential that is renewed after a 401.
 type renewedCredential struct{ lateCredential }
 
-func (c renewedCredential) Authorize(http.Header, policy.CredentialUse) (policy.SentCredential, error) {
+func (c renewedCredential) Authorize(http.Header, policy.CredentialUse) (caller.SentCredential, error) {
 	return c, nil
 }
 
@@ -128,7 +129,7 @@ func TestRepeatedWritesCountOnce(t *testing.T) {
 		}
 	}
 	rules := limits.Rules{Limits: policy.DefaultLimits(), Writes: map[string]policy.ClientWrites{"agent": {Client: policy.WriteLimits{PerHour: 2}}}}
-	setup(upstream, wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *policy.Identity) {
+	setup(upstream, wholeAPI(t, func(*policy.Limits) {}), withLedger(limits.NewMemory(rules)), identifying(func(_ *http.Request, id *caller.Identity) {
 		id.Account, id.Client, id.Passed, id.Credential = "bot", "agent", false, renewedCredential{}
 	})).run(t, func(w *world) {
 		w.get("/repos/a/b", bearer("a")) // the upstream has accepted the credential before

@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/hypermedia"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/names"
@@ -107,9 +108,9 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 // identifyWithoutCredential returns the Identify function of a host that gets no credential. Signed URLs of such a host
 // carry their own authorization. HTTP clients drop their key when a redirect leads to another host, so a request without
 // a known key is accepted.
-func identifyWithoutCredential(callers *credential.Registry) func(*http.Request) (*policy.Identity, error) {
-	return func(r *http.Request) (*policy.Identity, error) {
-		id := &policy.Identity{Caller: callers.Anonymous()}
+func identifyWithoutCredential(callers *credential.Registry) func(*http.Request) (*caller.Identity, error) {
+	return func(r *http.Request) (*caller.Identity, error) {
+		id := &caller.Identity{Caller: callers.Anonymous()}
 		client, err := callers.Identify(r)
 		switch {
 		case err == nil:

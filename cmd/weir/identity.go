@@ -14,6 +14,7 @@ import (
 	"github.com/weirgate/weir/internal/redisclient"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
@@ -106,8 +107,8 @@ func openAppTokens(cfg *config.Config, client redisclient.Client, transport http
 
 // identify returns the proxy's Identify function. A program in a tunnel may send an Authorization value that only the program
 // has, and the credential of the tunnel then identifies its client.
-func identify(registry *credential.Registry, accounts limits.Names) func(*http.Request) (*policy.Identity, error) {
-	return func(r *http.Request) (*policy.Identity, error) {
+func identify(registry *credential.Registry, accounts limits.Names) func(*http.Request) (*caller.Identity, error) {
+	return func(r *http.Request) (*caller.Identity, error) {
 		sent := r.Header["Authorization"]
 		tunnel, _ := inbound.TunnelOf(r.Context())
 		if tunnel.Authorize == nil || !registry.HasOtherScheme(sent) {

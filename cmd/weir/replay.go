@@ -19,6 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/replay"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -110,8 +111,8 @@ func replayConfig(c *config.Config) (replay.Config, error) {
 
 // replayIdentify returns a function that finds the caller of a request in a log. A client that the configuration does not
 // name gets a separate account.
-func replayIdentify(c *config.Config, registry *credential.Registry) func(*replay.Request) (*policy.Identity, bool) {
-	return func(r *replay.Request) (*policy.Identity, bool) {
+func replayIdentify(c *config.Config, registry *credential.Registry) func(*replay.Request) (*caller.Identity, bool) {
+	return func(r *replay.Request) (*caller.Identity, bool) {
 		name := r.Client
 		if name == "" && r.Account == "" && len(c.Clients) == 1 {
 			name = c.Clients[0].Name
@@ -120,10 +121,10 @@ func replayIdentify(c *config.Config, registry *credential.Registry) func(*repla
 			return id, true
 		}
 		if strings.HasPrefix(r.Account, "egress:") {
-			return &policy.Identity{Caller: registry.Anonymous()}, true
+			return &caller.Identity{Caller: registry.Anonymous()}, true
 		}
 		account := cmp.Or(name, r.Account, "(no client)")
-		return &policy.Identity{Caller: policy.Caller{Kind: policy.User, Account: account, Class: account}}, false
+		return &caller.Identity{Caller: policy.Caller{Kind: policy.User, Account: account, Class: account}}, false
 	}
 }
 

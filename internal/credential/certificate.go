@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // Certificate selects client certificates: by the SHA-256 fingerprint of the certificate, or by a name in a certificate
@@ -91,7 +91,7 @@ func (r *Registry) ClientAuth() (tls.ClientAuthType, *x509.CertPool) {
 
 // byCertificate returns the client of a connection's certificate. If several clients match, the first client in the
 // configuration is returned. The result is nil if no client matches.
-func (r *Registry) byCertificate(state *tls.ConnectionState) *policy.Identity {
+func (r *Registry) byCertificate(state *tls.ConnectionState) *caller.Identity {
 	if state == nil || !state.HandshakeComplete || len(state.PeerCertificates) == 0 {
 		return nil
 	}

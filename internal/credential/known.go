@@ -6,7 +6,7 @@ import (
 	"crypto/sha256"
 
 	lru "github.com/hashicorp/golang-lru/v2"
-	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // maxKnown bounds the Authorization values in each list of knownValues.
@@ -30,7 +30,7 @@ type valueHash [sha256.Size]byte
 
 // identified is the caller of an Authorization value. It contains no part of the value.
 type identified struct {
-	identity *policy.Identity
+	identity *caller.Identity
 	// token must still be valid. It is nil for a value that identifies its caller until the end of the configuration.
 	token *verifiedToken
 }
@@ -66,7 +66,7 @@ func (k *knownValues) add(h valueHash, i *identified) {
 }
 
 // byValue returns the caller of an Authorization value, which is not blank.
-func (r *Registry) byValue(ctx context.Context, value string) (*policy.Identity, error) {
+func (r *Registry) byValue(ctx context.Context, value string) (*caller.Identity, error) {
 	h := r.known.hash(value)
 	i := r.known.find(h)
 	if i == nil || i.token != nil && !r.config.IssuerKeys.verifiesStill(ctx, i.token) {

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // knownStep is a step of a random history. Its numbers select a variant.
@@ -110,12 +111,12 @@ func runKnownHistory(w *fakeIssuer, history []knownStep) (failure string) {
 }
 
 // equalCallers compares callers of two registries of one configuration.
-func equalCallers(a, b *policy.Identity) bool {
+func equalCallers(a, b *caller.Identity) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
 	return authorizationOf(a) == authorizationOf(b) &&
-		cmp.Equal(*a, *b, cmpopts.IgnoreFields(policy.Identity{}, "Credential", "Pool"))
+		cmp.Equal(*a, *b, cmpopts.IgnoreFields(caller.Identity{}, "Credential", "Pool"))
 }
 
 // Requests with a known token still cause the refreshes by which a withdrawn key of the issuer is noticed.

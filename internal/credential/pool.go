@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // Pool is the list of held credentials that one client may use, in the order of the configuration. The pool chooses a
@@ -25,9 +26,9 @@ type Pool struct {
 	current map[string]string
 }
 
-// heldCredential is one credential of a pool. It implements [policy.HeldCredential].
+// heldCredential is one credential of a pool. It implements [caller.HeldCredential].
 type heldCredential struct {
-	policy.Identity
+	caller.Identity
 	name          string
 	authorization Secret  // value of the header field; empty with a source
 	source        *Source // of an app, otherwise nil
@@ -53,7 +54,7 @@ func newPool(health *Health, client Client, held map[string]heldCredential) *Poo
 }
 
 // first returns the client with its first credential.
-func (p *Pool) first() *policy.Identity { return &p.held[0].Identity }
+func (p *Pool) first() *caller.Identity { return &p.held[0].Identity }
 
 // Pick chooses a credential for a request. In order of importance, Pick prefers a credential
 //
@@ -67,7 +68,7 @@ func (p *Pool) first() *policy.Identity { return &p.held[0].Identity }
 //
 // The response to an operation about the caller depends on the account. For such an operation, Pick returns only
 // credentials of one account: the account of the first credential of a user.
-func (p *Pool) Pick(r policy.CredentialRequest, now time.Time) *policy.Identity {
+func (p *Pool) Pick(r policy.CredentialRequest, now time.Time) *caller.Identity {
 	list := p.candidates(r, now)
 	if len(list) == 0 {
 		return nil
@@ -165,7 +166,7 @@ var errNotReady = errors.New("the upstream has not accepted its token in time")
 // notReadyRetry is the time after which a client whose wait has ended may repeat its request.
 const notReadyRetry = 2 * time.Second
 
-// Await implements [policy.HeldCredential].
+// Await implements [caller.HeldCredential].
 func (c *heldCredential) Await(ctx context.Context, by time.Time, u policy.CredentialUse) error {
 	for {
 		now := time.Now()
@@ -184,8 +185,8 @@ func (c *heldCredential) Await(ctx context.Context, by time.Time, u policy.Crede
 	}
 }
 
-// Authorize implements [policy.HeldCredential].
-func (c *heldCredential) Authorize(h http.Header, u policy.CredentialUse) (policy.SentCredential, error) {
+// Authorize implements [caller.HeldCredential].
+func (c *heldCredential) Authorize(h http.Header, u policy.CredentialUse) (caller.SentCredential, error) {
 	now := time.Now()
 	token, wait, err := c.try(u, true, now)
 	switch {
@@ -216,7 +217,7 @@ func (c *heldCredential) try(u policy.CredentialUse, send bool, now time.Time) (
 	return token, wait, err
 }
 
-// sentCredential is a held credential in a request that was sent. It implements [policy.SentCredential].
+// sentCredential is a held credential in a request that was sent. It implements [caller.SentCredential].
 type sentCredential struct {
 	held  *heldCredential
 	use   policy.CredentialUse
@@ -225,7 +226,7 @@ type sentCredential struct {
 	at    time.Time
 }
 
-// IsUnproven implements [policy.SentCredential].
+// IsUnproven implements [caller.SentCredential].
 func (s *sentCredential) IsUnproven() bool { return s.fresh }
 
 // End records the upstream's response, and reports whether the request should be repeated. In that case the response shows
@@ -277,7 +278,7 @@ func (s *sentCredential) answerTo(op *policy.Operation, status int, limited bool
 	return answerOther
 }
 
-// OnHidden implements [policy.CredentialPool]. seen means that another credential of the client got a better response. With seen, a 404 for the target's own path hides the whole target. Any other response with seen
+// OnHidden implements [caller.CredentialPool]. seen means that another credential of the client got a better response. With seen, a 404 for the target's own path hides the whole target. Any other response with seen
 // hides the operation on the target. Without seen, only the path is hidden, because the resource may not exist.
 func (p *Pool) OnHidden(class string, r policy.CredentialRequest, status int, seen bool, now time.Time) {
 	scope, target, operation := scopes(r)

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // heldOfEachKind returns a credential of each kind, and a credential of a second user.
@@ -46,7 +47,7 @@ func poolOf(names ...string) *Pool {
 }
 
 // authorizationOf returns the value of the held credential that a request with an identity sends upstream.
-func authorizationOf(id *policy.Identity) string {
+func authorizationOf(id *caller.Identity) string {
 	h := http.Header{}
 	if id.Credential != nil {
 		must(id.Credential.Authorize(h, policy.CredentialUse{}))
@@ -201,7 +202,7 @@ func (p *Pool) answered(sent time.Time, status int) (repeated bool) {
 }
 
 // mustBegin begins a request, and checks that no second request may begin: they test whether the credential works.
-func mustBegin(t *testing.T, p *Pool) policy.SentCredential {
+func mustBegin(t *testing.T, p *Pool) caller.SentCredential {
 	t.Helper()
 	use := policy.CredentialUse{Safe: true, Repeatable: true}
 	sent, err := p.held[0].Authorize(http.Header{}, use)
@@ -425,7 +426,7 @@ func (a *slowAPI) revoke() bool {
 }
 
 // bot returns the credential of a client with an app as its only credential.
-func bot(s *Source) policy.HeldCredential {
+func bot(s *Source) caller.HeldCredential {
 	r := newRegistry(func(c *Config) {
 		c.Held = []Held{{Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: s}}
 		c.Clients = []Client{keyed("builds", "key", "bot")}
@@ -434,7 +435,7 @@ func bot(s *Source) policy.HeldCredential {
 }
 
 // request sends a request as the proxy does, and returns the status for the client, or 0 with the reason.
-func (a *slowAPI) request(c policy.HeldCredential, u policy.CredentialUse, wait time.Duration) (status int, err error) {
+func (a *slowAPI) request(c caller.HeldCredential, u policy.CredentialUse, wait time.Duration) (status int, err error) {
 	by := time.Now().Add(wait)
 	for {
 		if err := c.Await(context.Background(), by, u); err != nil {
@@ -488,7 +489,7 @@ func TestTokensServeEveryClientThatWaits(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			store, began := &memoryTokens{}, time.Now()
-			var bots []policy.HeldCredential
+			var bots []caller.HeldCredential
 			app := testApp()
 			for range 2 {
 				m := NewAppTokens(a, store, slog.New(slog.DiscardHandler))

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // Held is an upstream credential that the gateway holds.
@@ -99,12 +100,12 @@ type Registry struct {
 	accounts map[string]policy.Caller         // of held credentials, by security class
 	labels   map[string]string                // of the accounts of held credentials
 	budgets  map[string][]policy.ClientBudget // of the accounts of held credentials that are divided
-	clients  []*policy.Identity               // of Config.Clients, each with its first credential
+	clients  []*caller.Identity               // of Config.Clients, each with its first credential
 	// keys maps the hash of a client key to the index of the client. The duration of a lookup leaks nothing, because a
 	// sender cannot choose the hash.
 	keys map[[sha256.Size]byte]int
 	// anonymous is the caller of requests without a credential; nil refuses these requests.
-	anonymous *policy.Identity
+	anonymous *caller.Identity
 	known     knownValues
 }
 
@@ -157,7 +158,7 @@ func NewRegistry(c Config) *Registry {
 		}
 	}
 	if c.PassThrough || c.Lent != nil {
-		r.anonymous = &policy.Identity{Caller: r.Anonymous(), LentOnly: !c.PassThrough}
+		r.anonymous = &caller.Identity{Caller: r.Anonymous(), LentOnly: !c.PassThrough}
 	}
 	if c.Lent != nil {
 		r.anonymous.Lent = newPool(c.Health, *c.Lent, held).first()
@@ -172,9 +173,9 @@ func (r *Registry) hold(h Held) heldCredential {
 		// The hash key is secret, so no client can send a token of this class.
 		class = r.hash(string(r.config.HashKey) + h.Source.app.identity())
 	}
-	caller := policy.Caller{Kind: h.Kind, Account: cmp.Or(h.Account, class), Class: class}
-	r.accounts[class] = caller
-	return heldCredential{Identity: policy.Identity{Caller: caller}, name: h.Name, authorization: h.value(h.Token), source: h.Source}
+	account := policy.Caller{Kind: h.Kind, Account: cmp.Or(h.Account, class), Class: class}
+	r.accounts[class] = account
+	return heldCredential{Identity: caller.Identity{Caller: account}, name: h.Name, authorization: h.value(h.Token), source: h.Source}
 }
 
 // Authorization returns the header value of the credential. The call may wait for an app's token. The error is an
@@ -240,7 +241,7 @@ func (r *Registry) divide(clients []Client, held map[string]heldCredential) {
 
 // Divided returns the identity of a caller with the budgets of the clients of its account. A passed token has an account of its
 // own until the upstream names its user. canonical returns the name of a merged account.
-func (r *Registry) Divided(id *policy.Identity, canonical func(account string) string) *policy.Identity {
+func (r *Registry) Divided(id *caller.Identity, canonical func(account string) string) *caller.Identity {
 	if len(r.budgets) == 0 || !id.Passed || len(id.Clients) > 0 {
 		return id
 	}
@@ -258,7 +259,7 @@ func (r *Registry) Divided(id *policy.Identity, canonical func(account string) s
 }
 
 // Client returns the caller of a configured client, and nil for another name.
-func (r *Registry) Client(name string) *policy.Identity {
+func (r *Registry) Client(name string) *caller.Identity {
 	i := slices.IndexFunc(r.config.Clients, func(c Client) bool { return c.Name == name })
 	if i < 0 {
 		return nil
@@ -267,23 +268,23 @@ func (r *Registry) Client(name string) *policy.Identity {
 }
 
 // Identify returns the caller of a request, by its Authorization field or, without that field, by the client
-// certificate of its connection. The call may wait for an issuer's keys. The error is [policy.ErrUnauthenticated],
-// [policy.ErrIdentityUnavailable], or that of the request's context if it has ended. The registry remembers the callers of
+// certificate of its connection. The call may wait for an issuer's keys. The error is [caller.ErrUnauthenticated],
+// [caller.ErrIdentityUnavailable], or that of the request's context if it has ended. The registry remembers the callers of
 // Authorization values, but not those of certificates.
-func (r *Registry) Identify(req *http.Request) (*policy.Identity, error) {
+func (r *Registry) Identify(req *http.Request) (*caller.Identity, error) {
 	id, err := r.callerOf(req)
 	switch {
 	case err == nil:
 		return id, nil
 	case errors.Is(err, ErrIssuerUnavailable):
-		return nil, fmt.Errorf("%w: %w", policy.ErrIdentityUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", caller.ErrIdentityUnavailable, err)
 	case req.Context().Err() != nil:
 		return nil, err
 	}
-	return nil, fmt.Errorf("%w: %w", policy.ErrUnauthenticated, err)
+	return nil, fmt.Errorf("%w: %w", caller.ErrUnauthenticated, err)
 }
 
-func (r *Registry) callerOf(req *http.Request) (*policy.Identity, error) {
+func (r *Registry) callerOf(req *http.Request) (*caller.Identity, error) {
 	values := req.Header["Authorization"]
 	if len(values) > 1 {
 		return nil, ErrTwice
@@ -330,10 +331,10 @@ func (r *Registry) HasOtherScheme(values []string) bool {
 
 // WithOtherScheme returns the caller that sends an Authorization value with a scheme of the dialect. The rules of a client apply
 // to the caller.
-func (r *Registry) WithOtherScheme(client *policy.Identity, value string) (*policy.Identity, error) {
+func (r *Registry) WithOtherScheme(client *caller.Identity, value string) (*caller.Identity, error) {
 	i, err := r.passThrough(value)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", policy.ErrUnauthenticated, err)
+		return nil, fmt.Errorf("%w: %w", caller.ErrUnauthenticated, err)
 	}
 	id := *i.identity
 	id.Scope, id.Debug, id.RefusalStatus, id.TokenTag, id.TagFromClaim = client.Scope, client.Debug, client.RefusalStatus, client.TokenTag, client.TagFromClaim
@@ -353,11 +354,11 @@ func (r *Registry) passThrough(value string) (*identified, error) {
 		scheme, credential = "", token
 	}
 	class := r.hash(credential)
-	caller, held := r.accounts[class]
+	account, held := r.accounts[class]
 	if !held {
-		caller = policy.Caller{Kind: r.config.Dialect.Kind(scheme, credential), Account: class, Class: class}
+		account = policy.Caller{Kind: r.config.Dialect.Kind(scheme, credential), Account: class, Class: class}
 	}
-	passed := &policy.Identity{Caller: caller, Passed: true}
+	passed := &caller.Identity{Caller: account, Passed: true}
 	if !held && len(r.config.FormerHashKey) > 0 {
 		passed.FormerAccount = hash(r.config.FormerHashKey, credential)
 	}

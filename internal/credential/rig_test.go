@@ -27,6 +27,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // must returns a value that the setup of a test needs.
@@ -60,7 +61,7 @@ func requestWith(values ...string) *http.Request {
 	return &http.Request{Header: http.Header{"Authorization": values}}
 }
 
-func identify(t testing.TB, b *Registry, values ...string) *policy.Identity {
+func identify(t testing.TB, b *Registry, values ...string) *caller.Identity {
 	t.Helper()
 	c, err := b.Identify(requestWith(values...))
 	if err != nil {
@@ -70,7 +71,7 @@ func identify(t testing.TB, b *Registry, values ...string) *policy.Identity {
 }
 
 // clientOf returns the name of a client, or an empty string without an identity.
-func clientOf(id *policy.Identity) string {
+func clientOf(id *caller.Identity) string {
 	if id == nil {
 		return ""
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // configuration returns the configuration of the tests: two clients with separate accounts.
@@ -27,8 +28,8 @@ func configuration(t *testing.T) Config {
 		Upstream: upstream, Rules: limits.Rules{Limits: policy.DefaultLimits()}, Catalogue: policy.Embedded(), Dialect: dialect,
 		Wait: 10 * time.Second, Statistics: proxy.Statistics{First: time.Second, Factor: 2, Max: 15 * time.Second, Budget: 5 * time.Minute},
 		CacheBytes: 1 << 20,
-		Identify: func(r *Request) (*policy.Identity, bool) {
-			return &policy.Identity{Caller: policy.Caller{Kind: policy.User, Account: r.Client, Client: r.Client, Class: r.Client}}, r.Client != "stranger"
+		Identify: func(r *Request) (*caller.Identity, bool) {
+			return &caller.Identity{Caller: policy.Caller{Kind: policy.User, Account: r.Client, Client: r.Client, Class: r.Client}}, r.Client != "stranger"
 		},
 	}
 }

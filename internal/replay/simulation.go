@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
+	"github.com/weirgate/weir/proxy/caller"
 )
 
 // Config is the configuration of a gateway for a replay.
@@ -32,7 +33,7 @@ type Config struct {
 	Webhooks     bool // deliveries of webhooks make stored responses stale
 	WebhookFresh time.Duration
 	// Identify returns the caller of a request, and whether the configuration names it.
-	Identify func(*Request) (id *policy.Identity, named bool)
+	Identify func(*Request) (id *caller.Identity, named bool)
 	// Progress is called for every thousandth request with the number of requests so far; nil is allowed.
 	Progress func(requests int)
 }
@@ -97,7 +98,7 @@ type call struct{ followers []*exchange }
 type exchange struct {
 	request   *Request
 	in        *http.Request
-	identity  *policy.Identity
+	identity  *caller.Identity
 	plan      *proxy.Plan
 	key       cache.Key
 	content   *content
