@@ -52,6 +52,7 @@ func startProcess(t *testing.T, upstream string) (address string, process int) {
 	write(t, config, text)
 	var log testservers.Output
 	server := exec.Command("weir", "serve", "--config", config) // testscript.Main adds it to PATH
+	server.Env = append(os.Environ(), "GOGC=100")               // make test has another value
 	server.Stdout, server.Stderr = &log, &log
 	noError(t, server.Start())
 	t.Cleanup(func() {
