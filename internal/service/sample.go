@@ -119,7 +119,7 @@ func (x *sampler) parameter(p segment, canonical, view string) string {
 		"branch": branch, "head": branch, "commit_sha": head, "sha": head, "tree_sha": head,
 		"tag_sha":          pick(x.random, g.tags, &gitTag{}).sha,
 		"configuration_id": itoa(pick(x.random, x.world.configurations, nil).id),
-		"role_id":          itoa(pick(x.random, acme.roles, nil).id),
+		"role_id":          itoa(pick(x.random, acme.roles, &role{}).id),
 		"ruleset_id":       itoa(pick(x.random, sets, &ruleset{}).id),
 		"invitation_id":    itoa(pick(x.random, acme.invitationsByState(true), &invitation{}).id),
 	}[p.name]
