@@ -11,13 +11,13 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Entry is a complete stored response, which is immutable because concurrent requests read it.
+// Entry is a stored response or part of one (206). A stored entry is immutable, because concurrent requests read it.
 type Entry struct {
 	Status int
 	// Header has the end-to-end fields that [StorableHeader] keeps. Do not modify Header.
 	Header http.Header
 	Body   []byte
-	// Coded contains Body by content coding. [Memory.Coded] adds the codings that clients accept.
+	// Coded contains Body by content coding. [Memory.Coded] stores a copy with the codings that clients accept.
 	Coded map[string][]byte `json:"-"`
 	// Packed is the body in gzip if its identity form is too large for Body, which is then nil. Unpacked is the length of the
 	// identity form. A packed entry is not shared.

@@ -9,8 +9,8 @@ import (
 
 // Rule is the part of the storing decision that does not depend on the response.
 type Rule struct {
-	// OneCaller is set if only one caller gets the responses under the key. Private responses may
-	// then be stored, as in a private cache.
+	// OneCaller is set if private responses may be stored, as in a private cache: only one caller gets the responses under
+	// the key, or they are reference data and are stored without the fields that identify a caller.
 	OneCaller bool
 	// TTL, if positive, is the minimum lifetime of a storable response. A positive TTL is
 	// for reference data, which is the same for every caller even if Cache-Control is private, and for immutable

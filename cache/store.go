@@ -140,9 +140,8 @@ func (s *Store) write(key Key, write func()) bool {
 	}
 }
 
-// Lookup returns the entry that a request with these fields selects, or nil. purged reports
-// whether the entry was purged since its fetch began. A purged entry is stale at any age. Lookup
-// reads the shared tier only if memory has no fresh entry.
+// Lookup returns the entry that a request with these fields selects, or nil. purged is that of [Memory.Lookup]. Lookup reads
+// the shared tier only if memory has no fresh entry.
 func (s *Store) Lookup(ctx context.Context, key Key, request http.Header) (e *Entry, purged bool) {
 	e, purged = s.Memory.Lookup(key, request)
 	if s.shared == nil || e != nil && !purged && e.Fresh(time.Now()) {

@@ -134,7 +134,7 @@ const defaultRetry = time.Second
 
 // Acquire returns a permit, and may wait for the permit until the deadline. If the wait would be longer, Acquire
 // returns a [*Refusal] immediately, and a [*WritesError] if no wait helps. Other errors are the cause of a cancelled context.
-// Acquire sets the account, kind, ID, priority, CPU time and cost of the claim.
+// Acquire sets the account, kind, ID, pace, CPU time and cost of the claim.
 //
 // Every permit must be settled. A permit must also be released, unless its outcome reports no response or a complete
 // response.

@@ -54,14 +54,14 @@ func isFullHash(s string) bool {
 //
 // Classify returns a [*TargetError] for a target with one of these properties:
 //
-//   - dot segments or empty segments
+//   - dot segments, or an empty part beside an encoded slash
 //
 //   - backslashes, control characters, invalid UTF-8 or invalid escapes
 //
 //   - encoded slashes, except in the value of a parameter that may contain slashes, and in unknown routes of a
 //     repository
 //
-//   - semicolons in the query, or more than 1,000 parameters
+//   - more than 1,000 parameters in the query
 //
 //   - other spellings of the path of the GraphQL API, and methods other than POST for it
 //

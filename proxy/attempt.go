@@ -16,11 +16,12 @@ import (
 )
 
 // attempt is the work on a question: the stored responses that may answer it, and the requests upstream. The requests of an
-// attempt have one credential. An attempt ends with its result and a response or an error. Only the goroutine of the exchange changes the attempt.
+// attempt have one credential. An attempt ends with its result and a response or an error. Only the goroutine of the exchange
+// changes the attempt.
 type attempt struct {
 	*exchange
-	*question
-	result result
+	*question // of this attempt; that of the exchange may be another one until adopt
+	result    result
 	// ctx is the context of the requests upstream. It ends when the client disconnects, unless other clients wait for the response.
 	ctx context.Context
 	storedResponses

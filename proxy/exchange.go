@@ -51,7 +51,7 @@ type exchange struct {
 	shed      error                                 // the refusal of an overloaded gateway
 	broken    bool                                  // the upstream's body ended early
 	lateLimit *lateLimit                            // of the adopted attempt
-	permitted *permitted                            // the last request upstream
+	permitted *permitted                            // the last request upstream, from its permit on
 	pass      func(int, textproto.MIMEHeader) error // passes a 1xx response to the client
 	answer    io.Closer                             // the body that is forwarded
 	span      trace.Span                            // records nothing if the request is not sampled
@@ -298,9 +298,9 @@ func (ex *exchange) drained() *failure {
 }
 
 // finish completes and traces the record of the exchange, and calls Observe. After a panic, finish ends the permits of the
-// exchange, and responds with
-// 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that the client sees an
-// incomplete response. An exchange without a response ends in the same way, because net/http would respond with 200.
+// exchange, and responds with 500 if no response has begun. Otherwise finish panics with [http.ErrAbortHandler], so that
+// the client sees an incomplete response. An exchange without a response ends in the same way, because net/http would
+// respond with 200.
 func (g *Gateway) finish(ex *exchange) {
 	p := recover()
 	defer ex.body.Detach()

@@ -15,7 +15,7 @@
 //   - A response reaches another client only through the cache, under the key of that client's security class.
 //   - The table in policy/fields.yaml decides for all requests which fields are forwarded.
 //   - Every forwarded request field that may change a response is part of the cache key.
-//   - The credential is set last and is sent to the upstream only. A request with a key of this gateway in its target or
+//   - The credential is set after the permit was granted, and is sent to the upstream only. A request with a key of this gateway in its target or
 //     in a forwarded field is refused instead of forwarded. A stored response may answer it, because a hit sends nothing.
 package proxy
 

@@ -27,7 +27,7 @@ type question struct {
 	tag         string           // tag of the request, for the record
 	match       policy.Match
 	method      string
-	fields.Sent // without the credential
+	fields.Sent // without Authorization
 	// authorization is the Authorization field of the client, which is sent if identity.Passed is set.
 	authorization []string
 	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
@@ -269,8 +269,8 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity *caller.Iden
 // these fields.
 var contentFields = []string{"Content-Encoding", "Content-Language", "Content-Type"}
 
-// sentHeader returns the header of the request upstream, without the credential and the conditions. Weir must read limit errors, so
-// the upstream may use only codings that Weir can decode.
+// sentHeader returns the header of the request upstream without the credential. [Gateway.setConditions] may replace the client's
+// conditions. Weir must read limit errors, so the upstream may use only codings that Weir can decode.
 func (a *attempt) sentHeader() http.Header {
 	h := maps.Clone(a.Header)
 	if a.identityAsked {

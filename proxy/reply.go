@@ -76,7 +76,7 @@ func (g *Gateway) hitStatus(a *attempt, e *cache.Entry, now time.Time) record.Ca
 // beyond is a range that no stored response contains.
 const beyond = "bytes=99999999999-"
 
-// copyEntryHeader copies the header of a stored response, without the fields that Weir sets itself. The returned status
+// copyEntryHeader copies the header of a stored response, with Age and Content-Length of the reply. The returned status
 // is 304 if the client's validators match, and otherwise the stored status.
 func copyEntryHeader(a *attempt, e *cache.Entry, now time.Time, h http.Header) (status int) {
 	status = e.Status

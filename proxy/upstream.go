@@ -291,8 +291,9 @@ func (a *attempt) sendCredential(out *http.Request) (err error) {
 	return err
 }
 
-// permitted is a request with a permit, and the body of its response. Every permitted is settled once, and then ended at the end
-// of the body or in Close. A body ends with its last byte, even if its reader does not read io.EOF.
+// permitted is a request with a permit, and the body of its response. Every permitted is settled once. If the body had not ended
+// then, the permitted is ended at the end of the body or in Close. A body ends with its last byte, even if its reader does not read
+// io.EOF.
 type permitted struct {
 	io.ReadCloser // nil before a response with a body
 	g             *Gateway
@@ -367,8 +368,7 @@ func (p *permitted) end(aborted bool) {
 	}
 }
 
-// count adds a request with a cost to the record, and the limit error of the response to the result. Every sent request
-// costs quota, except an authenticated request with a 304.
+// count adds a request with a cost to the record, and the limit error of the response to the result.
 func (a *attempt) count(o limits.Outcome, cost int) {
 	a.result.limited, a.result.limitAnswer = o.Limited, ""
 	if o.Limited != limits.NotLimited {

@@ -494,7 +494,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if g.abuseLog.Allow(address, time.Now()) {
 			g.log.Warn("client disconnected: it sends at more than twice limits.inbound.rate", "address", address.String())
 		}
-		inbound.Disconnect(r)
+		inbound.Disconnect(r) // panics
 	}
 	g.telemetry.RequestStarted(r.Method)
 	defer g.telemetry.RequestEnded(r.Method)

@@ -6,7 +6,7 @@
 // call to all replicas through a lease in the shared cache.
 //
 // Invariants:
-//   - A key includes the security class, so only one class shares a response.
+//   - A key includes the security class, so only one class shares a response. Reference data has one class for all callers.
 //   - A call has exactly one result. Followers never receive an error that concerns only the leader.
 //   - The upstream request survives the leader's disconnect while a follower waits. The disconnect
 //     of the last client cancels the request.

@@ -18,9 +18,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Shedder bounds the number of waiting requests of all clients and accounts. A request waits for a permit, for the
-// upstream, for a coalesced call or for the body of the client. Cache hits do not wait. The zero value and nil have no
-// bound.
+// Shedder bounds the number of requests of all clients and accounts that no hit answered, from then to the end of their
+// responses. The zero value and nil have no bound.
 type Shedder struct {
 	limit, waiting atomic.Int64
 }

@@ -146,7 +146,7 @@ func (t *ClientTokens) isRefusedLocked(class string, now time.Time) bool {
 }
 
 // Begin permits a request upstream with a token of a client. If the requests upstream may fill the bound of the address,
-// begin waits until the deadline for their responses. The error is an [UnverifiedError] or the cause of a canceled context.
+// Begin waits until the deadline for their responses. The error is an [UnverifiedError] or the cause of a canceled context.
 // end must be called with the status of the response, with NotSent or with Unanswered. Only the first call of end has an
 // effect.
 func (t *ClientTokens) Begin(
@@ -172,7 +172,7 @@ func (t *ClientTokens) Begin(
 	}
 }
 
-// tryBegin is begin without waiting. If the request must wait, end is nil, and changed is closed before the next
+// tryBegin is Begin without waiting. If the request must wait, end is nil, and changed is closed before the next
 // attempt.
 func (t *ClientTokens) tryBegin(address netip.Addr, class string, now time.Time) (
 	end func(status int), changed <-chan struct{}, err error,

@@ -13,8 +13,7 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Record describes one request. The gateway fills the record during the request, and passes it to [Config.Observe] at the
-// end.
+// Record describes one request. The gateway fills the record during the request, and passes it to its observer at the end.
 type Record struct {
 	ID        string    `json:"id"`
 	Start     time.Time `json:"start"`
@@ -74,7 +73,7 @@ type Record struct {
 	// Trace and Span identify the request's span in hexadecimal. Both are empty for a request that is not sampled.
 	Trace string `json:"trace_id,omitempty"`
 	Span  string `json:"span_id,omitempty"`
-	// Stages are in the order of their start. A hit has no stages.
+	// Stages are in the order of their start. A request that a hit answered at once has no stages.
 	Stages []Stage `json:"stages,omitempty"`
 }
 
@@ -87,7 +86,7 @@ const QueryHashLength = 12
 // CacheStatus describes how the gateway handled a request: the member of Cache-Status (RFC 9211) that the gateway adds to a response.
 // The zero value is that of a refusal, or of a request without a response.
 type CacheStatus struct {
-	// Hit is set if no request was forwarded for the client.
+	// Hit is set if the response is a stored one, and no request upstream has confirmed it.
 	Hit bool
 	// Forward is the reason for a forwarded request, otherwise empty. ForwardStatus is the status of its last response, or 0.
 	Forward       ForwardReason
