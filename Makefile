@@ -36,6 +36,9 @@ SIGN      ?=
 # The Redis server that tests start.
 SERVERS = WEIR_REDIS_SERVER="$$(command -v redis-server)"
 
+# Packages whose tests run at the same time: one more than there are processors, because some tests wait for timeouts.
+PARALLEL = -p $$(($$(getconf _NPROCESSORS_ONLN) + 1))
+
 # Properties check a few cases that are the same in each run.
 FIXED = RAPID_SEED=1 RAPID_CHECKS=30 RAPID_NOFAILFILE=true
 
@@ -68,7 +71,7 @@ demo: build ## Build and run the gateway with a local reference service. Needs o
 # "make mutants" sets PACKAGES, TESTFLAGS and GOFLAGS.
 test: ## Run the unit and integration tests: 90 seconds. Needs only Go; uses redis-server if it is installed.
 	@command -v redis-server >/dev/null || echo "make: redis-server is not installed; its tests are skipped, and miniredis serves the others"
-	GOGC=400 $(SERVERS) $(FIXED) $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(TESTFLAGS) $(PACKAGES)
+	GOGC=400 $(SERVERS) $(FIXED) $(GOTEST) -limit 20s -- -vet=off -timeout 5m $(PARALLEL) $(TESTFLAGS) $(PACKAGES)
 
 race: needs ## Run the tests with the race detector and new seeds: five minutes.
 	$(SERVERS) $(FEWER) CGO_ENABLED=1 $(GOTEST) -- -race -vet=off -shuffle=on -timeout 15m -skip '$(RACELESS)' $(TESTFLAGS) $(PACKAGES)
