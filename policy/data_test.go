@@ -94,14 +94,7 @@ func TestDecisionsFitTheTable(t *testing.T) {
 	for _, op := range Embedded().operations {
 		documented[op.Method+" "+withoutNames(op.Path)] = true
 	}
-	for line := range strings.Lines(table) {
-		if strings.HasPrefix(line, "#") {
-			continue
-		}
-		op, err := parseRow(strings.TrimSuffix(line, "\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, op := range allRows(t) {
 		inTable[op.ID] = true
 		if documented[op.Method+" "+withoutNames(op.Path)] {
 			continue

@@ -128,8 +128,8 @@ func (g *Gateway) storedContent(a *attempt, e *cache.Entry, status int, h http.H
 }
 
 // selectCoding returns the content coding for a response whose identity form has this length, or nil for identity. The
-// length is -1 if unknown. By default all codings are offered. If the coding depends on the client, selectCoding also sets Vary. For a coding, selectCoding
-// sets Content-Encoding and a weak ETag, and removes Accept-Ranges and Content-Length.
+// length is -1 if unknown. By default Weir offers all codings. If the coding depends on the client, selectCoding also sets
+// Vary. For a coding, selectCoding sets Content-Encoding and a weak ETag, and removes Accept-Ranges and Content-Length.
 func (a *attempt) selectCoding(status int, h http.Header, length int64, offered ...*contentcoding.Coding) *contentcoding.Coding {
 	has := func(name string) bool { return len(h[name]) > 0 }
 	if 0 <= length && length < minCoded || slices.ContainsFunc(uncoded, has) ||

@@ -1,4 +1,4 @@
-// Package caller describes who sends a request, and with which credential the request is sent upstream.
+// Package caller describes the sender of a request, and the credential that the gateway sends upstream for it.
 package caller
 
 import (
