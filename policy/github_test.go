@@ -51,7 +51,9 @@ func allRows(t *testing.T) (rows []*Operation) {
 // rowsOf returns the operations of the table of one product, with {+name} in their paths.
 func rowsOf(t *testing.T, product string) []*Operation {
 	t.Helper()
-	return slices.DeleteFunc(allRows(t), func(op *Operation) bool { return !slices.Contains(strings.Fields(strings.Join(op.Products, " ")), product) })
+	return slices.DeleteFunc(allRows(t), func(op *Operation) bool {
+		return !slices.Contains(strings.Fields(strings.Join(op.Products, " ")), product)
+	})
 }
 
 // TestEveryOperationMatchesItsRow classifies a sample of each operation of each product. Every sample must match the row
