@@ -32,6 +32,7 @@ type oracle struct {
 	shown    map[string]bool       // accounts and paths for which the service gave a response that is no error
 	answered map[string]time.Time  // the latest by account, method, path and status
 	records  map[string]walkRecord // of the access log, by request ID
+	senders  map[string]string     // actors, by request ID
 	failures []failedReply         // to find in the records
 	findings []string              // violations
 	outcomes map[string]int        // replies by status and cache status, for the log
@@ -70,7 +71,7 @@ func newOracle(s *service.Service, faults quirk.Set) *oracle {
 	o := &oracle{
 		service: s, judge: testservers.NewJudge(s.Missing), operations: s.Operations(), lag: time.Duration(faults.ReplicaLag),
 		journal: map[string][]*arrival{}, shown: map[string]bool{}, answered: map[string]time.Time{},
-		records: map[string]walkRecord{}, outcomes: map[string]int{}, broken: map[string][]time.Time{},
+		records: map[string]walkRecord{}, senders: map[string]string{}, outcomes: map[string]int{}, broken: map[string][]time.Time{},
 		refuted: map[string]time.Time{}, oldNames: maps.Clone(faults.OldNames),
 	}
 	o.judge.Lag = o.lag
@@ -92,11 +93,11 @@ func (o *oracle) want(want, got, what string) {
 }
 
 // readAccessLine reads a line of the log of a gateway.
-func (o *oracle) readAccessLine(line map[string]any) {
+func (o *oracle) readAccessLine(gateway int, line map[string]any) {
 	if line["msg"] != "request" {
 		return
 	}
-	record := walkRecord{}
+	record := walkRecord{"gateway": fmt.Sprint(gateway)}
 	for name, value := range line {
 		record[name] = fmt.Sprint(value)
 	}
@@ -248,6 +249,7 @@ func (o *oracle) check(a *walkActor, m message, r reply, began time.Time, left b
 	what := fmt.Sprintf("%s %s as %s at %s: %d %v, %s, %.150q", m.method, m.target, a.name, time.Now().Format("04:05.000"), r.status, r.err, cache, r.body)
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.senders[r.header.Get("Weir-Request-Id")] = a.name
 	o.outcomes[fmt.Sprintf("%d %t %s", r.status, r.err != nil, regexp.MustCompile(`ttl=-?\d+`).ReplaceAllString(cache, ""))]++
 	shows := r.status >= 200 && r.status < 400
 	private := strings.HasPrefix(path, "/repos/acme/secret")
@@ -355,8 +357,10 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 		for _, exhausted := range budgets {
 			ok = ok || a.sharesAccount() && exhausted()
 		}
-	case "unverified-token", "refused-token":
+	case "refused-token":
 		ok = a.madeUp
+	case "unverified-token":
+		ok = true // unexplained checks it
 	case "authentication":
 		ok = a.token == ""
 	case "credential":
@@ -433,6 +437,45 @@ func (o *oracle) unexplained(f failedReply) error {
 		return fmt.Errorf("the record has another status, %s", r["status"])
 	case f.status >= 500 && r["error"] == "" && !forwardedOf.MatchString(r["cache"]):
 		return fmt.Errorf("the record does not explain the failure: %v", r)
+	case strings.Contains(r["cache"], "detail=unverified-token"):
+		return o.unverified(r)
+	}
+	return nil
+}
+
+// unverified returns why the gateway of a refusal did not have to refuse the token: it got a success for the token after
+// the last 401, or it has sent fewer than 20 requests without a success in the minute before.
+func (o *oracle) unverified(refused walkRecord) error {
+	timeOf := func(r walkRecord) time.Time { t, _ := time.Parse(time.RFC3339Nano, r["time"]); return t }
+	at, unsuccessful := timeOf(refused), 0
+	var accepted, denied time.Time
+	for id, r := range o.records {
+		ended := timeOf(r)
+		elapsed, _ := strconv.ParseFloat(r["elapsed"], 64) // in nanoseconds
+		if r["gateway"] != refused["gateway"] || ended.Add(-time.Duration(elapsed)).After(at) || !strings.Contains(r["cache"], "fwd=") || strings.Contains(r["cache"], "collapsed") {
+			continue
+		}
+		status := ""
+		if found := forwardedOf.FindStringSubmatch(r["cache"]); found != nil {
+			status = found[1]
+		}
+		success := strings.HasPrefix(status, "2") || status == "304"
+		if !success && at.Sub(ended) < time.Minute {
+			unsuccessful++
+		}
+		switch {
+		case o.senders[id] != o.senders[refused["request"]] || ended.After(at):
+		case success && ended.After(accepted):
+			accepted = ended
+		case status == "401" && ended.After(denied):
+			denied = ended
+		}
+	}
+	switch {
+	case accepted.After(denied):
+		return fmt.Errorf("the service accepted the token %v before", at.Sub(accepted))
+	case unsuccessful < 20:
+		return fmt.Errorf("only %d requests without a success", unsuccessful)
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (w *walk) open(faults quirk.Set) {
 		t.Cleanup(func() { redisclient.DialWith(address, nil) })
 		store = "redis://" + address
 	}
-	for range w.replicas {
+	for i := range w.replicas {
 		g := openLogged(t, configure("https://api.test", trusting, inJSON, inboundRate(100_000, 100_000), func(c *config.Config) {
 			c.Upstream.Dialect, c.Store.URL, c.Limits.Limits = "github", store, walkLimits()
 			c.Webhooks.Secret, c.Limits.Wait = "webhook-secret", 5*time.Second
@@ -140,7 +140,7 @@ func (w *walk) open(faults quirk.Set) {
 			c.Cache.Lag = max(c.Cache.Lag, time.Duration(faults.ReplicaLag))
 			c.Credentials = []config.Credential{userToken("owner", "acme-owner", "tok-owner"), installedApp()}
 			c.Clients = []config.Client{clientOf("builds", "key-of-builds", "owner"), clientOf("agents", "key-of-agents", "owner"), clientOf("bots", "key-of-bots", "bot")}
-		}), jsonLog(w.readAccessLine))
+		}), jsonLog(func(line map[string]any) { w.readAccessLine(i, line) }))
 		g.transport.DialContext, g.transport.TLSClientConfig = api.Dial, testservers.PipeClientTLS()
 		w.gateways = append(w.gateways, g)
 		w.clients = append(w.clients, w.front(g))
