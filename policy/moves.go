@@ -30,9 +30,9 @@ func FormerName(repository string, payload map[string]any) string {
 	return lower(cmp.Or(owner, presentOwner) + "/" + cmp.Or(name, presentName))
 }
 
-// MayRename reports whether a write may rename or move a repository. The member full_name of the response is then its present
-// name.
-func (o *Operation) MayRename() bool { return slices.Contains(moves.Writes, o.ID) }
+// MayName reports whether a write may create, rename or move a repository. The member full_name of the response is then its
+// present name.
+func (o *Operation) MayName() bool { return slices.Contains(moves.Writes, o.ID) }
 
 // member returns the first text at the paths in a value. A path has the names of members, separated by dots.
 func member(value map[string]any, paths []string) string {

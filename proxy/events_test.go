@@ -458,6 +458,10 @@ func TestWriteThatRenamesPurgesBothNames(t *testing.T) {
 		"to a user":    {http.MethodPost, "/repos/acme/widgets/transfer", transferred, lines("/users/other/repos", "/users/other", "/user/repos")},
 		"team":         {http.MethodPatch, "/orgs/acme/teams/ops", `{"slug":"sre"}`, lines("/orgs/acme/teams/ops/members", "/orgs/acme/teams/sre", "/orgs/acme/teams/sre/members", "/orgs/acme/teams")},
 		"organization": {http.MethodPatch, "/orgs/acme", `{"login":"acme"}`, lines("/orgs/acme", "/user/orgs", "/users/acme")},
+		"creation":     {http.MethodPost, "/orgs/acme/repos", `{"id":1,"full_name":"acme/fresh","owner":{}}`, lines("/repos/acme/fresh", "/repos/acme/fresh/issues", "/repos/acme/fresh/contents/a")},
+		"template":     {http.MethodPost, "/repos/acme/widgets/generate", `{"id":1,"full_name":"acme/fresh","owner":{}}`, lines("/repos/acme/fresh/issues")},
+		"fork":         {http.MethodPost, "/repos/acme/widgets/forks", `{"id":1,"full_name":"ann/widgets","owner":{},"parent":{"full_name":"acme/widgets"}}`, lines("/repos/ann/widgets/contents/a")},
+		"own":          {http.MethodPost, "/user/repos", `{"id":1,"full_name":"ann/fresh","owner":{}}`, lines("/repos/ann/fresh/issues", "/users/ann/repos")},
 		"privatized":   {http.MethodPatch, "/repos/acme/widgets", `{"id":1,"full_name":"acme/widgets","private":true}`, lines(issuesOfWidgets, "/repos/acme/widgets/stats/participation", "/orgs/acme/repos")},
 	} {
 		v := &versions{changes: map[string][]time.Time{}}
@@ -504,6 +508,22 @@ func TestUnfinishedStateIsRevalidatedSoon(t *testing.T) {
 				}
 				w.want("requests upstream", w.upstreamSaw(), sent)
 			}
+		})
+	}
+}
+
+// An upstream that permits stale use during revalidation does not prolong a lifetime that the gateway has shortened.
+func TestShortenedLifetimesEndDuringRevalidation(t *testing.T) {
+	catalogue, err := policy.CatalogueOf("github").WithCacheRules(map[string]policy.CacheOverride{"issues/list-for-repo": {MaxTTL: 5 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, body := range map[string]string{issuesOfWidgets: "[]", "/repos/acme/widgets/pulls/7": `{"mergeable":null}`, "/repos/acme/widgets/actions/runs/7": `{"status":"queued"}`} {
+		upstream := replies(body, "Cache-Control: private, max-age=60, stale-while-revalidate=600")
+		setup(upstream, wholeAPI(t, unchanged), func(c *Config) { c.Catalogue = catalogue }).sub(t, path, func(w *world) {
+			w.want("first", w.get(path, lines(owner)...).Header.Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=200; stored; ttl=5")
+			time.Sleep(7 * time.Second)
+			w.want("later", w.get(path, lines(owner)...).Header.Get("Cache-Status"), "weir; fwd=stale; fwd-status=200; stored; ttl=5")
 		})
 	}
 }

@@ -50,7 +50,7 @@ func (g *Gateway) endAccess(a *attempt, status int) {
 		denied = append(denied, tags.Credential(a.caller.Class))
 	}
 	arriving := func(c *coalesce.Call) bool { // its response may be from before the denial, and is stored at its end
-		return c != a.call && c.Account == a.caller.Account && (isRoot || strings.HasPrefix(c.Path, a.match.Path+"/"))
+		return c != a.call && c.Account == a.caller.Account && (isRoot || strings.HasPrefix(strings.ToLower(c.Path), strings.ToLower(a.match.Path)+"/"))
 	}
 	if stored > self || byNumber || g.Cache.IsShared() && (isRoot || self > 0) || g.Background.calls.Any(arriving) {
 		g.Cache.Purge(a.detach(), denied...)
@@ -93,16 +93,16 @@ func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response) []string {
 			return g.tagsOfUncertain(a.question)
 		}
 	}
-	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), g.tagsOfRename(a, resp))
+	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), g.tagsOfName(a, resp))
 }
 
 // presentName matches the name of a repository in a response. The first one is that of the repository itself.
 var presentName = regexp.MustCompile(`"full_name"\s*:\s*"([^"/]+/[^"/]+)"`)
 
-// tagsOfRename returns the tags of the present name of a repository that a write has renamed. Responses about that name may be
-// those of an earlier repository, or a 404.
-func (g *Gateway) tagsOfRename(a *attempt, resp *http.Response) []string {
-	if !a.match.Operation.MayRename() {
+// tagsOfName returns the tags of the present name of a repository that a write has created or renamed. Responses about that name
+// may be those of an earlier repository, or a 404.
+func (g *Gateway) tagsOfName(a *attempt, resp *http.Response) []string {
+	if !a.match.Operation.MayName() {
 		return nil
 	}
 	name := presentName.FindSubmatch(bodies.PeekText(resp))

@@ -140,6 +140,9 @@ func ofAccount(widest, account string) string { return widest + "@" + account }
 // name, because the number of the named object is unknown.
 func OfOperator(tag string) []string {
 	root, name, _ := strings.Cut(tag, ":")
+	if root == "url" {
+		return []string{URL(name)}
+	}
 	named := map[string]int{"repo": 2, "org": 1, "user": 1}[root] // segments of the object's name
 	segments := strings.Split(name, "/")
 	if named == 0 || len(segments) < named {
@@ -266,13 +269,14 @@ func OfPath(catalogue *policy.Catalogue, path string) []string {
 // URL returns the tag of a path.
 func URL(path string) string { return "url:" + inTag(path) }
 
-// inTag returns a path as a part of a tag. The hash of a path that may contain a credential replaces the path, because purges send
-// tags to the shared cache.
+// inTag returns a path as a part of a tag, in lower case, because names of objects are not case sensitive. The hash of a path that
+// may contain a credential replaces the path, because purges send tags to the shared cache.
 func inTag(path string) string {
+	lower := strings.ToLower(path)
 	if !secrets.In(path, nil) {
-		return path
+		return lower
 	}
-	key := cache.NewKey(path)
+	key := cache.NewKey(lower)
 	return "/" + hex.EncodeToString(key[:8])
 }
 

@@ -45,3 +45,11 @@ func TestNoWritePurgesReferenceData(t *testing.T) {
 		}
 	}
 }
+
+// Operators may write a path in any case.
+func TestOperatorsPurgePathsInAnyCase(t *testing.T) {
+	const stored, named = "url:/repos/acme/widgets", "url:/repos/Acme/Widgets"
+	if list := tags.OfOperator(named); len(list) != 1 || list[0] != stored || tags.URL("/repos/ACME/widgets") != stored {
+		t.Errorf("%s: got %q, want %q", named, list, stored)
+	}
+}
