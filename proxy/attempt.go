@@ -170,7 +170,7 @@ func (g *Gateway) usableEntry(a *attempt) *cache.Entry {
 	case e.Status >= http.StatusBadRequest:
 	case !e.NeverStale(a.rule) && e.AllowedByMaxStale(now, a.cacheControl):
 		return e
-	case !e.NeverStale(a.rule) && e.UsableWhileRevalidating(now) && g.refresh(a):
+	case !e.NeverStale(a.rule) && !a.isShortened(e) && e.UsableWhileRevalidating(now) && g.refresh(a):
 		return e
 	case !e.NeverStale(a.rule):
 		a.fallback = e
@@ -241,8 +241,12 @@ func (a *attempt) passCoding() {
 // about an unfinished state, or of an operation with a longest lifetime, is never current.
 func (g *Gateway) isCurrent(a *attempt, e *cache.Entry, purged bool, now time.Time) bool {
 	return e != nil && !purged && !e.Fresh(now) && e.Age(now) < g.WebhookFresh && e.Status == http.StatusOK && e.Lifetime > 0 &&
-		e.Suspect == "" && !e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && a.match.Operation.Cache.MaxTTL == 0 &&
-		!slices.Contains(e.Tags, unfinishedTag) && g.reported(a.question, e)
+		e.Suspect == "" && !e.NeverStale(a.rule) && !a.mustRevalidate(e, now) && !a.isShortened(e) && g.reported(a.question, e)
+}
+
+// isShortened reports whether the gateway may have shortened the lifetime of a stored response.
+func (q *question) isShortened(e *cache.Entry) bool {
+	return q.match.Operation.Cache.MaxTTL > 0 || slices.Contains(e.Tags, unfinishedTag)
 }
 
 // reported reports whether webhooks report the changes of a stored response, and have done so since its fetch.
