@@ -2,6 +2,7 @@ package policy
 
 import (
 	"encoding/json"
+	"net/http"
 	"path"
 	"regexp"
 	"strings"
@@ -11,8 +12,12 @@ import (
 
 // unfinishedData is unfinished.yaml.
 var unfinishedData = mustDecode[struct {
-	Lifetime time.Duration   `yaml:"lifetime"`
-	Rows     []unfinishedRow `yaml:"rows"`
+	Lifetime     time.Duration `yaml:"lifetime"`
+	Asynchronous struct {
+		Within     time.Duration `yaml:"within"`
+		Operations []string      `yaml:"operations"`
+	} `yaml:"asynchronous"`
+	Rows []unfinishedRow `yaml:"rows"`
 }]("unfinished.yaml")
 
 type unfinishedRow struct {
@@ -88,3 +93,12 @@ func (o *Operation) Unfinished(body []byte) bool {
 
 // UnfinishedLifetime returns the longest lifetime of a response about an unfinished state.
 func UnfinishedLifetime() time.Duration { return unfinishedData.Lifetime }
+
+// Settles returns the time after a successful write with a status in which the upstream may show the state before the write,
+// because the response precedes the effect. It is zero if the effect precedes the response.
+func (o *Operation) Settles(status int) time.Duration {
+	if status == http.StatusAccepted || matchesAny(unfinishedData.Asynchronous.Operations, o) {
+		return unfinishedData.Asynchronous.Within
+	}
+	return 0
+}

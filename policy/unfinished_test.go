@@ -32,7 +32,7 @@ func TestUnfinished(t *testing.T) {
 			t.Errorf("%s %s: got %v, want %v", c.id, c.body, got, c.want)
 		}
 	}
-	for _, row := range unfinishedData.Rows {
+	for _, row := range append(unfinishedData.Rows, unfinishedRow{Operations: unfinishedData.Asynchronous.Operations}) {
 		for _, pattern := range row.Operations {
 			if !slices.ContainsFunc(CatalogueOf("github").Operations(), func(op *Operation) bool {
 				ok, err := path.Match(pattern, op.ID)

@@ -80,7 +80,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	case a.outdatesStored(resp):
 		g.deleteStored(a)
 	case !a.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.PurgeUnsettled(a.in.Context(), g.Lag, cache.CauseWrite, g.tagsOfResponse(a, resp)...)
+		g.Cache.PurgeUnsettled(a.in.Context(), max(g.Lag, a.match.Operation.Settles(resp.StatusCode)), cache.CauseWrite, g.tagsOfResponse(a, resp)...)
 	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
 		g.purgeUncertain(a) // the upstream may have failed after the change
 	case !a.match.Operation.Safe() && !a.mayBeLimited():

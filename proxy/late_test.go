@@ -126,6 +126,37 @@ func TestStoredQueriesShortlyAfterAChangeAreRequestedAgain(t *testing.T) {
 	}, storingLists())
 }
 
+// The upstream answers some writes before it executes them.
+func TestResponsesBeforeTheEndOfAnAsynchronousWriteAreRevalidated(t *testing.T) {
+	for _, c := range []struct {
+		method, path, read string
+		status             int
+	}{
+		{http.MethodPut, "/repos/acme/widgets/pulls/7/update-branch", "/repos/acme/widgets/pulls/7", http.StatusAccepted},
+		{http.MethodDelete, "/repos/acme/widgets/made-up", "/repos/acme/widgets/made-up", http.StatusAccepted},
+		{http.MethodPost, "/repos/acme/widgets/actions/workflows/1/dispatches", "/repos/acme/widgets/actions/runs", http.StatusNoContent},
+		{http.MethodPost, "/repos/acme/widgets/dispatches", "/repos/acme/widgets/actions/runs", http.StatusNoContent},
+		{http.MethodPost, "/repos/acme/widgets/actions/runs/7/rerun", "/repos/acme/widgets/actions/runs/7", http.StatusCreated},
+	} {
+		t.Run(c.method+c.path, func(t *testing.T) {
+			late(t, func(w *world, s *shown) {
+				s.show(http.StatusOK, "old")
+				s.write = c.status
+				w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
+				for range 3 {
+					time.Sleep(5 * time.Second)
+					w.wantRead(c.read, http.StatusOK, "old", "stored; ttl=0; detail=suspect-write")
+				}
+				s.show(http.StatusOK, "new")
+				w.wantRead(c.read, http.StatusOK, "new", "")
+				time.Sleep(time.Minute)
+				w.wantRead(c.read, http.StatusOK, "new", "")
+				w.wantRead(c.read, http.StatusOK, "new", "hit; ttl=60")
+			})
+		})
+	}
+}
+
 // A call that began shortly after a change gives no response to clients that come when the upstream must show the change.
 func TestFollowersGetNoSuspectResponseTooLate(t *testing.T) {
 	release := make(chan struct{})
@@ -248,6 +279,12 @@ func TestPagesAreNotLost(t *testing.T) {
 	}{
 		{"next appears", issuesOfWidgets, pageOf(30), "X: none", link(2), `rel="next"`},
 		{"next appears after a small page", issuesOfWidgets + "?per_page=2", pageOf(2), "X: none", link(2), `rel="next"`},
+		{"next appears after a page of another size", "/notifications", pageOf(50), "X: none", link(2), `rel="next"`},
+		{"next appears after the largest page", "/notifications?per_page=100", pageOf(50), "X: none", link(2), `rel="next"`},
+		{"next appears, repeated size", issuesOfWidgets + "?per_page=9&per_page=2", pageOf(2), "X: none", link(2), `rel="next"`},
+		{"next appears, size with a sign", issuesOfWidgets + "?per_page=+2", pageOf(2), "X: none", link(2), `rel="next"`},
+		{"next appears, size with other text", issuesOfWidgets + "?per_page=2.0", pageOf(2), "X: none", link(2), `rel="next"`},
+		{"next appears, other name of the size", issuesOfWidgets + "?first=2", pageOf(2), "X: none", link(2), `rel="next"`},
 		{"last moves", issuesOfWidgets, pageOf(30), link(2), link(3), `page=3>; rel="last"`},
 		{"next ends", issuesOfWidgets, pageOf(30), link(2), "X: none", ""},
 		{"nested list", issuesOfWidgets, `{"items":` + pageOf(30) + `}`, "X: none", link(2), `rel="next"`},

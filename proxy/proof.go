@@ -326,14 +326,34 @@ func (q *question) mayLackPages(e *cache.Entry) bool {
 			}
 		}
 	}
-	size := pageSize
-	if query, err := url.ParseQuery(q.match.Query); err == nil {
-		if n, err := strconv.Atoi(query.Get("per_page")); err == nil && n > 0 {
-			size = n
+	return later || q.mayBeFull(len(list))
+}
+
+// mayBeFull reports whether a page with a number of items may be full. Some operations have another name for the size of a page, or
+// another default or largest size.
+func (q *question) mayBeFull(items int) bool {
+	query, _ := url.ParseQuery(q.match.Query) // a canonical query has no error
+	isUsual, sized := slices.Contains(pageSizes, items), false
+	for name, values := range query {
+		for _, value := range values {
+			number := leadingNumber.FindStringSubmatch(value)
+			if number == nil || name == "page" {
+				continue
+			}
+			size, _ := strconv.Atoi(number[1]) // at most nine digits
+			if sized = sized || name == "per_page"; size == items || size > items && items > pageSizes[0] && isUsual {
+				return true
+			}
 		}
 	}
-	return later || len(list) == min(size, maxPageSize)
+	return isUsual && !sized
 }
+
+// pageSizes are the numbers of items of a page without per_page. The larger ones are also the largest sizes.
+var pageSizes = []int{30, 50, 100}
+
+// leadingNumber matches the part of a parameter that the upstream reads as a number.
+var leadingNumber = regexp.MustCompile(`^[ +]*0*([1-9][0-9]{0,8})`)
 
 // countsItems reports whether a body has the number of items on all pages. Another number is another body, and has another ETag.
 func countsItems(body []byte) bool {
@@ -346,12 +366,6 @@ func countsItems(body []byte) bool {
 
 // otherPages matches a Link field that names a later page.
 var otherPages = regexp.MustCompile(`rel="?(next|last)\b`)
-
-// pageSize is the number of items of a page without per_page.
-const pageSize = 30
-
-// maxPageSize is the largest per_page.
-const maxPageSize = 100
 
 // needsWholePage reports whether a stored page must be requested without conditions. If 304s of the operation repeat Link, or
 // have not been seen yet, a 304 may show the pages.
