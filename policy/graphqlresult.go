@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"cmp"
 	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
 )
@@ -56,31 +58,43 @@ const (
 // no data. Null in each root field also counts as no data. However, if an error concerns a part of the response below a root
 // field, or reports a fault of the upstream, the mutation may have succeeded. Any other data with errors is the result of
 // mutations that succeeded.
-func ReadMutationResult(body []byte) MutationResult {
+//
+// If the error of a failed mutation concerns its object, status is the status of REST for that error. Otherwise it is 0.
+func ReadMutationResult(body []byte) (result MutationResult, status int) {
 	var answer struct {
 		Data   json.RawMessage
 		Errors []answeredError
 	}
 	if json.Unmarshal(body, &answer) != nil {
-		return MutationUncertain
+		return MutationUncertain, 0
 	}
 	fields := map[string]json.RawMessage{}
 	if answer.Data != nil && json.Unmarshal(answer.Data, &fields) != nil {
-		return MutationUncertain
+		return MutationUncertain, 0
 	}
 	for _, value := range fields {
 		if string(value) != "null" {
-			return MutationSucceeded
+			return MutationSucceeded, 0
 		}
 	}
 	below := func(e answeredError) bool { return len(e.Path) > 1 }
 	switch {
 	case len(answer.Errors) == 0:
-		return MutationSucceeded
+		return MutationSucceeded, 0
 	case len(fields) > 0 && slices.ContainsFunc(answer.Errors, below), slices.ContainsFunc(answer.Errors, answeredError.isFault):
-		return MutationUncertain
+		return MutationUncertain, 0
 	}
-	return MutationFailed
+	for _, e := range answer.Errors {
+		kind, _ := e.Type.(string)
+		status = cmp.Or(status, objectErrors[kind])
+	}
+	return MutationFailed, status
+}
+
+// objectErrors are the types of errors which show that an object is not in the state that the client has seen, with the status of
+// REST for the same error.
+var objectErrors = map[string]int{
+	"FORBIDDEN": http.StatusForbidden, "NOT_FOUND": http.StatusNotFound, "STALE_DATA": http.StatusConflict, "UNPROCESSABLE": http.StatusUnprocessableEntity,
 }
 
 // answeredError is an error in the response to a GraphQL call.

@@ -80,7 +80,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 	case a.outdatesStored(resp):
 		g.deleteStored(a)
 	case !a.match.Operation.Safe() && resp.StatusCode < 400:
-		g.Cache.PurgeUnsettled(a.in.Context(), max(g.Lag, a.match.Operation.Settles(resp.StatusCode)), cache.CauseWrite, g.tagsOfResponse(a, resp)...)
+		g.purgeAfterWrite(a, resp)
 	case !a.match.Operation.Safe() && (resp.StatusCode >= http.StatusInternalServerError || resp.StatusCode == http.StatusRequestTimeout):
 		g.purgeUncertain(a) // the upstream may have failed after the change
 	case !a.match.Operation.Safe() && !a.mayBeLimited():
@@ -249,6 +249,22 @@ func (g *Gateway) purgeUncertain(a *attempt) {
 // 8.4), and a margin.
 const stoppedWorking = 15 * time.Second
 
+// purgeAfterWrite purges the responses that the response to an unsafe request with a status below 400 makes stale.
+func (g *Gateway) purgeAfterWrite(a *attempt, resp *http.Response) {
+	result := policy.MutationSucceeded
+	if a.graphQL != nil && !a.isQuery() && resp.StatusCode < http.StatusMultipleChoices {
+		var status int
+		if result, status = resultOfMutation(resp); result == policy.MutationFailed {
+			if !a.mayBeLimited() {
+				g.purgeAfterFailure(a, status)
+			}
+			return
+		}
+	}
+	within := max(g.Lag, a.match.Operation.Settles(resp.StatusCode))
+	g.Cache.PurgeUnsettled(a.in.Context(), within, cache.CauseWrite, g.tagsOfResponse(a, resp, result)...)
+}
+
 // purgeAfterFailure purges the responses to the client that a failed unsafe request shows to be outdated, so that the client
 // does not repeat the request because of them. After a failed validation or a denial, the object may be unchanged, so its responses
 // are revalidated only once.
@@ -266,5 +282,6 @@ func (g *Gateway) purgeAfterFailure(a *attempt, status int) {
 // refutes contains the statuses of unsafe requests which show that the object is not in the state that the client has seen. A denial
 // may show that the object is locked, or that its repository is archived.
 var refutes = []int{
-	http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed, http.StatusUnprocessableEntity,
+	http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusConflict, http.StatusGone, http.StatusPreconditionFailed,
+	http.StatusUnprocessableEntity, http.StatusLocked, http.StatusUnavailableForLegalReasons,
 }

@@ -59,10 +59,10 @@ func (a *attempt) completeQueryEntry(e *cache.Entry) {
 // maxMutationPeek bounds the part of a response that is read to find the result of a mutation.
 const maxMutationPeek = 64 << 10
 
-// resultOfMutation returns the result that the body of a response reports.
-func resultOfMutation(resp *http.Response) policy.MutationResult {
+// resultOfMutation returns the result that the body of a response reports, and the status of [policy.ReadMutationResult].
+func resultOfMutation(resp *http.Response) (result policy.MutationResult, status int) {
 	if mediaType := strings.ToLower(resp.Header.Get("Content-Type")); !strings.Contains(mediaType, "json") && !strings.HasPrefix(mediaType, "text/plain") {
-		return policy.MutationUncertain // such as a stream, which may not end
+		return policy.MutationUncertain, 0 // such as a stream, which may not end
 	}
 	start, _ := bodies.Peek(resp, maxMutationPeek) // a part of the JSON is no JSON
 	text := contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, maxMutationPeek)

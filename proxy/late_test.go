@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,13 +16,15 @@ import (
 )
 
 // shown is an upstream that shows one state at a time, with a lifetime of a minute and an ETag. A 304 has only the fields of
-// the ETag and the lifetime, so it lacks Link. Requests other than GET and HEAD, and GraphQL mutations, get the status of writes.
+// the ETag and the lifetime, so it lacks Link. Requests other than GET and HEAD, and GraphQL mutations, get the status of writes
+// and the body wrote.
 type shown struct {
 	mu     sync.Mutex
 	status int
 	body   string
 	fields []string
 	write  int
+	wrote  string
 	// wrong304 confirms each validator. fullFields sends all fields in a 304.
 	wrong304, fullFields bool
 }
@@ -39,7 +42,9 @@ func (s *shown) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text, _ := io.ReadAll(r.Body)
 	query := r.URL.Path == "/graphql" && !strings.Contains(string(text), "mutation")
 	if r.Method != http.MethodGet && r.Method != http.MethodHead && !query {
+		setFields(w, "Content-Type: application/json")
 		w.WriteHeader(s.write)
+		_, _ = io.WriteString(w, s.wrote)
 		return
 	}
 	etag := fmt.Sprintf(`"%d-%x"`, s.status, s.body)
@@ -354,7 +359,7 @@ func TestFailedWritesMakeTheirObjectStale(t *testing.T) {
 		method, path, read string
 		statuses           []int
 	}{
-		{http.MethodPatch, issue7, issue7, []int{404, 405, 409, 410, 412, 422}},
+		{http.MethodPatch, issue7, issue7, []int{404, 405, 409, 410, 412, 422, 423, 451}},
 		{http.MethodPost, issue7 + "/comments", issue7, []int{403, 404, 409, 410}}, // 403: a locked issue
 		{http.MethodPost, issue7 + "/comments", "/repos/acme/widgets", []int{403}}, // an archived repository
 		{http.MethodPatch, "/repos/acme/widgets", "/repos/acme/widgets", []int{403}},
@@ -391,5 +396,69 @@ func TestFailedWritesMakeTheirObjectStale(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+func TestFailedMutationsMakeTheirObjectStale(t *testing.T) {
+	failed := func(kind string) string {
+		return `{"data":{"a":null},"errors":[{"type":"` + kind + `","path":["a"],"message":"x"}]}`
+	}
+	const named, node = `repositoryNameWithOwner:"Acme/Widgets"`, `id:"PR_1"`
+	for _, c := range []struct {
+		name, arguments, answer string
+		rest, query             bool // whether the responses to the client become stale
+	}{
+		{"outdated commit", named, failed("STALE_DATA"), true, true},
+		{"conflict", named, failed("UNPROCESSABLE"), true, true},
+		{"denied", named, failed("FORBIDDEN"), true, true},
+		{"missing", named, failed("NOT_FOUND"), true, true},
+		{"conflict of a node", node, failed("UNPROCESSABLE"), true, true},
+		{"outdated node", node, failed("STALE_DATA"), true, true},
+		{"missing node", node, failed("NOT_FOUND"), false, true},
+		{"too fast", named, `{"data":{"a":null},"errors":[{"type":"UNPROCESSABLE","path":["a"],"message":"was submitted too quickly"}]}`, false, false},
+		{"invalid", named, failed("ARGUMENT"), false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			late(t, func(w *world, s *shown) {
+				s.wrote = c.answer
+				s.show(http.StatusOK, `{"data":{"n":1}}`)
+				read := func(token string) [3]bool {
+					return [3]bool{
+						len(w.hits(token, issue7)) == 0, len(w.hits(token, "/repos/other/widgets/issues/7")) == 0,
+						!strings.HasPrefix(w.ask(listIssues("widgets"), token).Header.Get("Cache-Status"), "weir; hit"),
+					}
+				}
+				for _, token := range []string{lines(owner)[0], reader} {
+					read(token)
+					w.want("stored", read(token), [3]bool{})
+				}
+				w.ask(mutation(c.arguments), lines(owner)...)
+				w.want("responses to another client are stale", read(reader), [3]bool{})
+				byNode := c.rest && c.arguments == node
+				w.want("responses to the client are stale", read(lines(owner)[0]), [3]bool{c.rest, byNode, c.query})
+			}, storingLists())
+		})
+	}
+}
+
+// The client of a failed write reads the object again, with REST or with GraphQL.
+func TestFailedWritesMakeQueriesOfTheirClientStale(t *testing.T) {
+	for status, stale := range map[int]bool{409: true, 412: true, 404: true, 403: false, 422: false, 400: false} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			late(t, func(w *world, s *shown) {
+				s.show(http.StatusOK, `{"data":{"n":1}}`)
+				s.write = status
+				isHit := func(token string) bool {
+					return strings.HasPrefix(w.ask(listIssues("widgets"), token).Header.Get("Cache-Status"), "weir; hit")
+				}
+				for _, token := range []string{lines(owner)[0], reader} {
+					isHit(token)
+					w.want("stored", isHit(token), true)
+				}
+				w.do(http.MethodPatch, issue7, strings.NewReader("{}"), lines(owner)...)
+				w.want("query of another client", isHit(reader), true)
+				w.want("query of the client", isHit(lines(owner)[0]), !stale)
+			}, storingLists())
+		})
 	}
 }

@@ -78,20 +78,16 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	return tags.URL(m.Path), nil
 }
 
-// tagsOfResponse returns the tags that the response to an unsafe request makes stale. The status is below 400.
-func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response) []string {
+// tagsOfResponse returns the tags that the response to an unsafe request makes stale. The status is below 400. result is that of a
+// mutation.
+func (g *Gateway) tagsOfResponse(a *attempt, resp *http.Response, result policy.MutationResult) []string {
 	switch {
 	case resp.StatusCode >= http.StatusMultipleChoices:
 		// The upstream may redirect before it checks the credential. The target becomes stale in any case (RFC 9111
 		// section 4.4).
 		return append(g.tagsOfUncertain(a.question), tags.OfPath(g.Catalogue, a.match.Path)...)
-	case a.graphQL != nil && !a.isQuery():
-		switch resultOfMutation(resp) {
-		case policy.MutationFailed:
-			return nil
-		case policy.MutationUncertain:
-			return g.tagsOfUncertain(a.question)
-		}
+	case result == policy.MutationUncertain:
+		return g.tagsOfUncertain(a.question)
 	}
 	return slices.Concat(g.tagsOfChange(a.question), g.tagsOfLocation(a, resp.Header), g.tagsOfName(a, resp))
 }

@@ -1,6 +1,7 @@
 package tags
 
 import (
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -139,6 +140,23 @@ func ofNames(call *policy.GraphQLCall) (tags []string) {
 	for _, name := range call.Repositories {
 		if FullName.MatchString(name) {
 			tags = append(tags, "repo:"+strings.ToLower(name))
+		}
+	}
+	return tags
+}
+
+// ofObjects is [OfObject] for a mutation. A node may be anywhere, so a conflict concerns all responses to the client.
+func ofObjects(call *policy.GraphQLCall, own []policy.Caller, status int) (tags []string) {
+	anywhere := len(call.NodeIDs) > 0 && (status == http.StatusConflict || status == http.StatusUnprocessableEntity)
+	for _, c := range own {
+		tags = append(tags, Class(c.Class))
+		if anywhere || len(call.Repositories) > MaxChanged {
+			tags = append(tags, Credential(c.Class))
+			continue
+		}
+		for _, name := range call.Repositories {
+			path := Credential(c.Class) + "@" + inTag("/repos/"+name)
+			tags = append(tags, path, path+"/")
 		}
 	}
 	return tags

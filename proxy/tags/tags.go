@@ -226,10 +226,13 @@ func OfUncertain(catalogue *policy.Catalogue, q Question, own []policy.Caller) (
 // OfObject returns the tags of the responses to the client about the object of an unsafe request that failed with a status. A failed
 // validation concerns only the target, if it can be read. A denial also concerns the root object, such as an archived repository.
 func OfObject(catalogue *policy.Catalogue, q Question, own []policy.Caller, status int) (tags []string) {
-	if q.GraphQL != nil || q.Match.Operation.ReadsOnly || !q.DependsOnAccess() {
-		return nil
-	}
 	m := q.Match
+	switch {
+	case m.Operation.ReadsOnly, q.IsQuery(), !q.DependsOnAccess():
+		return nil
+	case q.GraphQL != nil:
+		return ofObjects(q.GraphQL, own, status)
+	}
 	paths := []string{m.Path}
 	if read, err := catalogue.Classify(http.MethodGet, m.Path, ""); status != http.StatusUnprocessableEntity || err != nil || !read.Operation.Known() {
 		paths = append(paths, catalogue.SameObject(m)...)
@@ -240,6 +243,9 @@ func OfObject(catalogue *policy.Catalogue, q Question, own []policy.Caller, stat
 	for _, caller := range own {
 		for _, path := range paths {
 			tags = append(tags, Credential(caller.Class)+"@"+inTag(path))
+		}
+		if status != http.StatusForbidden && status != http.StatusUnprocessableEntity { // a query costs points again
+			tags = append(tags, Class(caller.Class))
 		}
 	}
 	return tags
