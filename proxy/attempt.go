@@ -279,7 +279,7 @@ func (a *attempt) isHit(e *cache.Entry, purged bool, now time.Time) bool {
 // mustRevalidate reports whether the client's Cache-Control or Pragma excludes a fresh stored response (RFC 9111
 // section 5.2.1).
 func (a *attempt) mustRevalidate(e *cache.Entry, now time.Time) bool {
-	if a.cacheControl.Has("no-cache") || len(a.cacheControl) == 0 && a.in.Header.Get("Pragma") == "no-cache" {
+	if a.cacheControl.Has("no-cache") || len(a.cacheControl) == 0 && cache.ParseDirectives(a.in.Header["Pragma"]).Has("no-cache") {
 		return true
 	}
 	if oldest, ok := a.cacheControl.Seconds("max-age"); ok && e.Age(now) > oldest {

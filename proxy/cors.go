@@ -26,10 +26,17 @@ func (g *Gateway) allowOrigins(h http.Header) {
 	h.Set("Access-Control-Expose-Headers", g.exposed)
 }
 
-// isPreflight reports whether a browser asks for the permission to send a request. Such a question has no credential.
+// isPreflight reports whether a browser asks for the permission to send a request, or the gateway is the last recipient of OPTIONS
+// (RFC 9110 section 7.6.2). Such a question has no credential.
 func (ex *exchange) isPreflight() bool {
+	if ex.in.Method != http.MethodOptions || ex.body != nil {
+		return false
+	}
 	h := ex.in.Header
-	return ex.in.Method == http.MethodOptions && ex.body == nil && h.Get("Origin") != "" && h.Get("Access-Control-Request-Method") != ""
+	if most := h.Get("Max-Forwards"); most != "" && strings.Trim(most, "0") == "" {
+		return true
+	}
+	return h.Get("Origin") != "" && h.Get("Access-Control-Request-Method") != ""
 }
 
 // answerPreflight permits the methods of the API, and the method and all fields that the browser names, because all of them are
@@ -37,6 +44,7 @@ func (ex *exchange) isPreflight() bool {
 func (g *Gateway) answerPreflight(ex *exchange) {
 	ex.record.Cache = record.CacheStatus{Detail: "preflight", Own: true}
 	h := ex.w.Header()
+	h.Set("Allow", allowedMethods+", OPTIONS")
 	g.allowOrigins(h)
 	methods := allowedMethods
 	if method := ex.in.Header.Get("Access-Control-Request-Method"); methodLabel(method) == "_OTHER" && httpguts.ValidHeaderFieldName(method) {

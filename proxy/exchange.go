@@ -152,7 +152,7 @@ func (g *Gateway) screen(r *http.Request) error {
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
 		return &failure{
 			status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method,
-			allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+			allow: allowedMethods + ", OPTIONS",
 		}
 	case len(r.RequestURI) > maxTarget:
 		return &failure{status: http.StatusRequestURITooLong, message: "URI Too Long: at most 8 KiB"}
@@ -208,9 +208,17 @@ func isLocal(r *http.Request) bool {
 	return err == nil && (r.URL.Host == local.String() || r.URL.Host == "localhost:"+port)
 }
 
+// viaOf returns the Via value that is added to a request. Another version 1.x counts as 1.1 (RFC 9110 section 2.5).
+func (g *Gateway) viaOf(r *http.Request) []string {
+	if via, ok := g.via[r.Proto]; ok {
+		return via
+	}
+	return g.via["HTTP/1.1"]
+}
+
 // hasPassed reports whether a request has passed this gateway before. The gateway's Via value is unique.
 func (g *Gateway) hasPassed(r *http.Request) bool {
-	return slices.ContainsFunc(r.Header["Via"], func(value string) bool { return strings.Contains(value, g.via[0]) })
+	return slices.ContainsFunc(r.Header["Via"], func(value string) bool { return strings.Contains(value, g.pseudonym) })
 }
 
 // forwardsBody reports whether the request has a body that is sent upstream.

@@ -202,7 +202,7 @@ func (g *Gateway) checkOwn(a *attempt) error {
 func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *failure {
 	for name, values := range fields {
 		if name == "Via" { // the last value is that of the gateway
-			values = values[:len(values)-len(g.via)]
+			values = values[:len(values)-1]
 		}
 		if slices.ContainsFunc(values, func(value string) bool { return g.holdsOwn(ex, value) }) {
 			return ownRefusal(kind + name)

@@ -128,9 +128,10 @@ type Gateway struct {
 	nameWarning rate.Sometimes // limits the warnings about other names to one
 	tokens      *learned.ClientTokens
 	shown       learned.Names
-	base        string   // the upstream's URL in cache keys
-	via         []string // the Via value that is added to requests
-	exposed     string   // value of Access-Control-Expose-Headers
+	base        string              // the upstream's URL in cache keys
+	pseudonym   string              // of the gateway in Via
+	via         map[string][]string // the Via value that is added to requests, by the protocol of the client
+	exposed     string              // value of Access-Control-Expose-Headers
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
 	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
 	covered      []string
@@ -144,7 +145,10 @@ func New(c Config) *Gateway {
 	g.Resources = cmp.Or(c.Resources, &learned.Resources{})
 	g.Identities = cmp.Or(c.Identities, &learned.Identities{})
 	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
-	g.via = []string{"1.1 weir-" + cmp.Or(c.Instance, rand.Text())}
+	g.pseudonym, g.via = "weir-"+cmp.Or(c.Instance, rand.Text()), map[string][]string{}
+	for _, version := range []string{"1.0", "1.1", "2.0"} {
+		g.via["HTTP/"+version] = []string{version + " " + g.pseudonym}
+	}
 	if c.Background == nil {
 		g.Background = NewBackground()
 	}

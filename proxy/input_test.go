@@ -332,13 +332,52 @@ func TestLoopIsAnsweredWith508(t *testing.T) {
 	}
 }
 
+func TestViaNamesTheProtocolOfTheClient(t *testing.T) {
+	setup(nothing).run(t, func(w *world) {
+		w.get("/users/a")
+		r := receive(w.http2Client().Do(w.newRequest(context.Background(), http.MethodGet, "https://gateway.test/users/b", nil)))
+		w.wantReply("HTTP/2", r, http.StatusOK)
+		_ = w.raw("GET /users/c HTTP/1.0\r\nHost: gateway.test\r\n\r\n")
+		_ = w.raw("GET /users/d HTTP/1.2\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
+		for i, version := range []string{"1.1", "2.0", "1.0", "1.1"} {
+			w.want("Via", w.seen.all()[i].Header.Get("Via"), version+" "+w.gateway.pseudonym)
+		}
+	})
+}
+
+// RFC 9110 section 7.6.2.
+func TestMaxForwardsOfOptions(t *testing.T) {
+	setup(responds(http.StatusNoContent, "Allow: GET")).run(t, func(w *world) {
+		for _, c := range []struct{ method, sent, forwarded, allow string }{
+			{http.MethodOptions, "0", "none", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"},
+			{http.MethodOptions, "00", "none", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"},
+			{http.MethodOptions, "1", "0", "GET"},
+			{http.MethodOptions, "70", "69", "GET"},
+			{http.MethodOptions, "", "", "GET"},
+			{http.MethodOptions, "-1", "", "GET"},
+			{http.MethodOptions, "x", "", "GET"},
+			{http.MethodGet, "0", "", "GET"},
+			{http.MethodTrace, "1", "none", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"},
+		} {
+			before := w.upstreamSaw()
+			r := w.do(c.method, "/users/a", nil, "Max-Forwards: "+c.sent)
+			got := "none"
+			if w.upstreamSaw() > before {
+				got = w.lastSeen().Header.Get("Max-Forwards")
+			}
+			w.want(c.method+" "+c.sent+" Allow", r.Header.Get("Allow"), c.allow)
+			w.want(c.method+" "+c.sent+" forwarded", got, c.forwarded)
+		}
+	})
+}
+
 func TestViaOfTheClientIsKept(t *testing.T) {
 	setup(nothing).run(t, func(w *world) {
 		for _, path := range []string{"/users/a", "/made/up"} {
 			w.get(path, "Via: 1.0 fred, 1.1 weir-other", "Via: HTTP/2 edge (a, b)")
 		}
 		for _, r := range w.seen.all() {
-			want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", w.gateway.via[0]}
+			want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", "1.1 " + w.gateway.pseudonym}
 			failIf(w, !slices.Equal(r.Header["Via"], want), "%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
 		}
 	})

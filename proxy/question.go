@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -249,7 +250,10 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity *caller.Iden
 		tagged.Tag, q.caller = budget, &tagged
 	}
 	q.resource = g.Resources.Of(q.claimScope, identity.Kind, q.match.Operation.Resource)
-	q.Sent = fields.Outbound(ex.in.Header, q.match.Operation.Known(), g.via)
+	q.Sent = fields.Outbound(ex.in.Header, q.match.Operation.Known(), g.viaOf(ex.in))
+	if n, err := strconv.Atoi(ex.in.Header.Get("Max-Forwards")); err == nil && n > 0 && q.method == http.MethodOptions {
+		q.Header["Max-Forwards"] = []string{strconv.Itoa(n - 1)} // RFC 9110 section 7.6.2
+	}
 	ex.record.Withheld = q.Withheld
 	if q.method == http.MethodGet || q.method == http.MethodHead {
 		for _, name := range contentFields {

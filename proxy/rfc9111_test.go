@@ -501,6 +501,8 @@ var directives = []requirement{
 		{after: 10 * time.Second, asks: "max-stale=10", body: "2"}}},
 	{"5.2.1.3", "min-fresh in a request", []step{stored, {after: 10 * time.Second, asks: "min-fresh=55", body: "2"}}},
 	{"5.2.1.4", "no-cache in a request", []step{stored, {asks: "no-cache", body: "2"}}},
+	{"5.4", "Pragma in a request", []step{stored, {request: lines("Pragma: no-cache"), body: "2"}}},
+	{"5.4", "Pragma in a request, other spelling", []step{stored, {request: lines("Pragma: made-up, No-Cache"), body: "2"}}},
 	{"5.2.1.5", "no-store in a request", []step{{asks: "no-store", response: lines(fresh)}, fetchedAgain}},
 	{"5.2.1.6", "no-transform: the body is not changed", []step{
 		{asks: "no-transform", request: lines("Accept-Encoding: gzip"), response: lines(fresh+", no-transform", "Content-Encoding: made-up"), body: "1", has: lines("Content-Encoding: made-up")}}},
