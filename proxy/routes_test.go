@@ -208,6 +208,26 @@ func TestEveryOperationReachesTheUpstream(t *testing.T) {
 
 // TestLearnedResourceCannotBeForced lets clients with wrong tokens name core for searches. The searches of other clients
 // must still be admitted against the search limit.
+// One response in thousands names another resource. Its window says nothing about the operation.
+func TestOneOutlierDoesNotMoveAnOperation(t *testing.T) {
+	answers, used := 0, 0
+	inWholeAPI(t, func(w http.ResponseWriter, _ *http.Request) {
+		if answers++; answers%5 == 0 || answers > 21 {
+			setFields(w, append(rates(60, 60, time.Hour), "X-Ratelimit-Resource: special")...)
+			return
+		}
+		used++
+		setFields(w, append(rates(5000, used, time.Hour), "X-Ratelimit-Resource: core")...)
+	}, unchanged).run(t, func(w *world) {
+		for range 23 {
+			w.wantReply("confirmed", w.get("/repos/o/r/hooks", owner, "Prefer: wait=0"), http.StatusOK)
+		}
+		w.wantReply("moved", w.get("/repos/o/r/hooks", owner, "Prefer: wait=0"), http.StatusTooManyRequests, "X-Ratelimit-Resource: special")
+		time.Sleep(61 * time.Minute)
+		w.wantReply("after the end of the window", w.get("/repos/o/r/hooks", owner, "Prefer: wait=0"), http.StatusOK)
+	})
+}
+
 func TestLearnedResourceCannotBeForced(t *testing.T) {
 	inWholeAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer wrong" {

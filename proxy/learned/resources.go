@@ -18,6 +18,13 @@ type Resources struct {
 	mu      sync.RWMutex
 	named   map[string]namedResource // by resourceKey; operations that the upstream named as predicted may be absent
 	changed map[string]string        // texts of learned resources that are not shared yet, by resourceKey
+	seen    map[string]seenResource  // by resourceKey
+}
+
+// seenResource is the resource that the responses of an operation name.
+type seenResource struct {
+	name    string
+	outlier string // another resource in the last response, or empty
 }
 
 // namedResource is a resource with the time of the last response that named it.
@@ -50,7 +57,8 @@ func (r *Resources) Of(scope string, kind policy.CallerKind, predicted string) s
 }
 
 // Learn records the resource that a response named for an operation. The operation used another resource, or a learned
-// resource that the response confirms. GraphQL has separate limits, so an operation cannot become a GraphQL call.
+// resource that the response confirms. One response in thousands is an outlier, so after a response with one resource, another
+// resource counts if two consecutive responses name it. GraphQL has separate limits, so an operation cannot become a GraphQL call.
 func (r *Resources) Learn(scope string, kind policy.CallerKind, used, named string) {
 	if named == "" || used == policy.GraphQL || named == policy.GraphQL {
 		return
@@ -58,12 +66,24 @@ func (r *Resources) Learn(scope string, kind policy.CallerKind, used, named stri
 	key, now := resourceKey(scope, kind), time.Now()
 	r.mu.RLock()
 	known, ok := r.named[key]
+	seen := r.seen[key]
 	r.mu.RUnlock()
-	if named == used && (!ok || now.Sub(known.at) < renewNamed) {
+	isKnown := named == used && (!ok || now.Sub(known.at) < renewNamed)
+	if isKnown && seen == (seenResource{name: named}) {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[string]seenResource{}
+	}
+	if seen = r.seen[key]; seen.name != "" && named != seen.name && named != seen.outlier {
+		r.seen[key] = seenResource{seen.name, named}
+		return
+	}
+	if r.seen[key] = (seenResource{name: named}); isKnown {
+		return
+	}
 	if r.named == nil {
 		r.named = map[string]namedResource{}
 	}
