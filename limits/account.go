@@ -402,7 +402,7 @@ func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 	w, rate, foreign := a.window(r, cmp.Or(o.Rate.Resource, p.Resource)), o.Rate, false
 	if rate.Limit != 0 {
 		anonymous := a.Kind != policy.Unauthenticated && rate.Limit == r.Primary.Unauthenticated
-		switch w.learn(rate, sent, o.ownCost(v != nil), now, anonymous, o.Limited != NotLimited) {
+		switch w.learn(rate, sent, o.ownCost(v != nil), now, anonymous, o.Limited != policy.NotLimited) {
 		case learnedOpen:
 			if v != nil {
 				w.reported += cost
@@ -419,14 +419,14 @@ func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		a.spendUnconfirmed(w, now, cost)
 	}
 	switch {
-	case o.Limited == PrimaryLimit && foreign: // the probe decides
-	case o.Limited == PrimaryLimit:
+	case o.Limited == policy.LimitPrimary && foreign: // the probe decides
+	case o.Limited == policy.LimitPrimary:
 		w.exhaust(retryAfter, now)
-	case o.Limited == ContentLimit:
+	case o.Limited == policy.LimitContent:
 		a.changeCooldown(func(s *cooldown) {
 			s.Content.limited(retryAfter, sent > s.Content.LastError || sent == 0 && now >= s.Content.Until, now)
 		})
-	case o.Limited == SecondaryLimit && (v != nil || now >= a.Cooldown.Until): // otherwise this call may be a repetition
+	case o.Limited == policy.LimitSecondary && (v != nil || now >= a.Cooldown.Until): // otherwise this call may be a repetition
 		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
 		reopens := w.exhaustedUntil(now)
 		if separate && reopens == 0 {
@@ -435,10 +435,10 @@ func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		a.changeCooldown(func(s *cooldown) {
 			s.limited(retryAfter, separate, reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
 		})
-	case o.Limited == NotLimited && !o.Failed:
+	case o.Limited == policy.NotLimited && !o.Failed:
 		a.changeCooldown(func(s *cooldown) { s.succeeded(p.ID, now) })
 	}
-	if last := a.Cooldown.Content; p.CreatesContent && o.Succeeded && o.Limited == NotLimited && last.Errors > 0 && sent > last.LastError {
+	if last := a.Cooldown.Content; p.CreatesContent && o.Succeeded && o.Limited == policy.NotLimited && last.Errors > 0 && sent > last.LastError {
 		a.changeCooldown(func(s *cooldown) { s.Content.Errors = 0 })
 	}
 	if v != nil && o.Ended {
@@ -470,7 +470,7 @@ func (v *reservation) keepSlowStart() {
 // ownCost returns the cost that the upstream may have counted for a request whose response named the window, if its permit is known. An
 // upstream may count a request that it answers with a secondary or a content limit error.
 func (o *Outcome) ownCost(known bool) int64 {
-	if !known || o.Uncounted || o.Limited == PrimaryLimit {
+	if !known || o.Uncounted || o.Limited == policy.LimitPrimary {
 		return 0
 	}
 	return int64(min(max(1, o.Cost), costCeiling))
@@ -479,7 +479,7 @@ func (o *Outcome) ownCost(known bool) int64 {
 // withoutRate returns a copy without the rate headers.
 func (o *Outcome) withoutRate() *Outcome {
 	other := *o
-	other.Rate = Rate{}
+	other.Rate = policy.Rate{}
 	return &other
 }
 

@@ -75,7 +75,7 @@ func TestStepsOfTheWallClockChangeNoWait(t *testing.T) {
 			}
 			o := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: id%2 == 0}
 			if id%2 == 1 {
-				o.Limited, o.RetryAfter = limits.SecondaryLimit, 5*time.Second
+				o.Limited, o.RetryAfter = policy.LimitSecondary, 5*time.Second
 			}
 			if _, err := l.Settle(t.Context(), *p, o); err != nil {
 				t.Fatal(err)

@@ -56,8 +56,8 @@ type windowUse struct {
 	inProgress int
 	// mixed means that calls overlapped. The growth of the reported use is then not the cost of one call.
 	mixed bool
-	last  Rate      // zero if the upstream may have counted a call since
-	at    time.Time // time of the last usable report
+	last  policy.Rate // zero if the upstream may have counted a call since
+	at    time.Time   // time of the last usable report
 	// unsureUntil is the time until which the upstream may count a call without a response.
 	unsureUntil time.Time
 }
@@ -147,7 +147,7 @@ func (c *costs) end(p *Permit, o *Outcome, now time.Time) (grown int, since time
 		u.unsureUntil = now.Add(time.Duration(linger) * time.Microsecond)
 	}
 	if o.Rate.Limit == 0 || o.Rate.Resource != p.Resource || now.Before(u.unsureUntil) {
-		u.last = Rate{}
+		u.last = policy.Rate{}
 		return 0, since
 	}
 	since = u.at

@@ -25,7 +25,7 @@ func costing(cost int) Outcome {
 // using returns the outcome of a successful call whose rate headers have a use.
 func using(used int, reset time.Time) Outcome {
 	o := costing(0)
-	o.Rate = Rate{Limit: 5000, Used: used, Reset: reset, Resource: policy.GraphQL}
+	o.Rate = policy.Rate{Limit: 5000, Used: used, Reset: reset, Resource: policy.GraphQL}
 	return o
 }
 
@@ -108,7 +108,7 @@ func TestEstimateIsNotBelowTheCost(t *testing.T) {
 func TestRefusedCallsDoNotLowerTheEstimate(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		failed, limited := costing(1), costing(1)
-		failed.Succeeded, limited.Limited = false, PrimaryLimit
+		failed.Succeeded, limited.Limited = false, policy.LimitPrimary
 		for range 2 * minCalls {
 			o.spent(o.acquired(call("q", 30), user("")), failed)
 		}

@@ -15,7 +15,7 @@ func TestBudgetChangesWhenTokensReturn(t *testing.T) {
 		now := time.Now().Truncate(time.Second)
 		m.spend(t, claim(1, policy.Search), Outcome{
 			Sent: true, Answered: true, Ended: true, Uncounted: true, Elapsed: time.Second,
-			Rate: Rate{Limit: 30, Used: 0, Reset: now.Add(time.Hour), Date: now, Resource: policy.Search},
+			Rate: policy.Rate{Limit: 30, Used: 0, Reset: now.Add(time.Hour), Date: now, Resource: policy.Search},
 		})
 		for _, c := range []struct {
 			after time.Duration

@@ -11,7 +11,7 @@
 //
 // To follow a permit in memory mode, read [Limiter.Acquire] (limiter.go) and [Memory.Admit] (memory.go). Then read
 // reservation, needs, admit, Settle and Release in account.go. An account combines the budgets of slidinglog.go,
-// window.go and cooldown.go. divide.go divides a budget among clients, and clientbudget.go the primary windows. doubt.go decides about reports that contradict each other. [Limiter.ReadLimitError] (response.go) classifies
+// window.go and cooldown.go. divide.go divides a budget among clients, and clientbudget.go the primary windows. doubt.go decides about reports that contradict each other. [policy.ReadLimitError] classifies
 // responses. The queue of waiting requests is in queue.go. Package redisledger implements the same [Ledger] in Redis,
 // for many replicas.
 //

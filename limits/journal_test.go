@@ -245,7 +245,7 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 			}
 		},
 		"a cool-down": func(r *fileRig) {
-			r.spend(r.T, r.claim("a", false), Outcome{Sent: true, Answered: true, Limited: SecondaryLimit, RetryAfter: time.Minute})
+			r.spend(r.T, r.claim("a", false), Outcome{Sent: true, Answered: true, Limited: policy.LimitSecondary, RetryAfter: time.Minute})
 			r.losesNothing()
 		},
 		"an account with two names": func(r *fileRig) {

@@ -173,8 +173,8 @@ type Outcome struct {
 	Unauthorized bool
 	// Elapsed is the time from the end of the request body to the response headers.
 	Elapsed    time.Duration
-	Rate       Rate // zero without rate headers
-	Limited    LimitKind
+	Rate       policy.Rate // zero without rate headers
+	Limited    policy.LimitKind
 	RetryAfter time.Duration // zero without the header
 	// Outside is the name of a number of the response outside its range, or empty. It is only recorded.
 	Outside string
@@ -186,7 +186,7 @@ type Outcome struct {
 // Enforces reports whether a response shows that the upstream limits the account: the response has rate headers, even
 // headers that Weir cannot use, or is a limit error.
 func (o *Outcome) Enforces() bool {
-	return o.Answered && (o.Rate.Invalid || o.Rate.Limit != 0 || !o.Rate.Reset.IsZero() || o.Limited != NotLimited)
+	return o.Answered && (o.Rate.Invalid || o.Rate.Limit != 0 || !o.Rate.Reset.IsZero() || o.Limited != policy.NotLimited)
 }
 
 // Silent reports whether a response suggests that the upstream has no limits: a success without rate headers.

@@ -376,7 +376,7 @@ func (l *Limiter) Settle(ctx context.Context, permit Permit, outcome Outcome) (c
 }
 
 // SettleLate reports a limit error that was found in the body of a response after Settle.
-func (l *Limiter) SettleLate(ctx context.Context, permit Permit, kind LimitKind, retryAfter time.Duration) error {
+func (l *Limiter) SettleLate(ctx context.Context, permit Permit, kind policy.LimitKind, retryAfter time.Duration) error {
 	l.mu.Lock()
 	l.lastID++
 	permit.ID = l.lastID // a repeated Settle of the permit would have no effect
@@ -391,7 +391,7 @@ func (l *Limiter) learnCost(p *Permit, o *Outcome) {
 	if o.Cost == 0 && grown > 0 && l.ledger.Alone(p.Account, p.Resource, since) {
 		o.Cost = grown
 	}
-	if o.Cost > 0 && o.Succeeded && o.Limited == NotLimited && p.Query != "" {
+	if o.Cost > 0 && o.Succeeded && o.Limited == policy.NotLimited && p.Query != "" {
 		l.costs.observe(&p.Claim, o.Cost)
 	}
 }

@@ -81,7 +81,7 @@ func (o *harness) acquired(c Claim, caller policy.Caller) *Permit {
 func (o *harness) answer(p *Permit) {
 	o.Helper()
 	outcome := Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Millisecond}
-	outcome.Rate = Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
+	outcome.Rate = policy.Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
 	if _, err := o.Settle(o.ctx, *p, outcome); err != nil {
 		o.Fatal(err)
 	}
@@ -544,7 +544,7 @@ func BenchmarkAdmitAndSettle(b *testing.B) {
 			ctx := context.Background()
 			claim := Claim{Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1, CPU: time.Millisecond}
 			outcome := Outcome{Sent: true, Answered: true, Ended: true,
-				Rate: Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
+				Rate: policy.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: "core"}}
 			b.ReportAllocs()
 			for b.Loop() {
 				if outcome.Rate.Used = int(claim.ID % 4500); outcome.Rate.Used == 0 { // the window of another account
@@ -580,7 +580,7 @@ func TestWaitingClaimsUseTheLatestEstimateOfCPUTime(t *testing.T) {
 				time.Sleep(400 * time.Millisecond)
 				mu.Lock()
 				used++
-				rate := Rate{Limit: 5000, Used: used, Reset: reset, Resource: policy.Core}
+				rate := policy.Rate{Limit: 5000, Used: used, Reset: reset, Resource: policy.Core}
 				mu.Unlock()
 				_, _ = o.Settle(o.ctx, *p, Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true, Elapsed: 400 * time.Millisecond, Rate: rate})
 			})

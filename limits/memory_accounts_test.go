@@ -43,7 +43,7 @@ func TestRunRemovesIdleAccounts(t *testing.T) {
 func TestAccountsOfRefusedTokensAreNotKept(t *testing.T) {
 	refused, found := Outcome{Sent: true, Answered: true, Unauthorized: true}, Outcome{Sent: true, Answered: true, Ended: true}
 	limited := found
-	limited.Limited = SecondaryLimit
+	limited.Limited = policy.LimitSecondary
 	for _, c := range []struct {
 		name     string
 		outcomes []Outcome

@@ -43,7 +43,7 @@ func TestKindIsThatOfAWorkflowOnlyIfItsLimitTells(t *testing.T) {
 			m.Admit(t.Context(), claim)
 			err := m.Settle(t.Context(), limits.Permit{Claim: claim}, limits.Outcome{
 				Sent: true, Answered: true, Ended: true, Succeeded: true,
-				Rate: limits.Rate{Limit: 1000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core},
+				Rate: policy.Rate{Limit: 1000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core},
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -106,15 +106,15 @@ func (m *mergeModel) outcome(p Permit, limitErrors bool) Outcome {
 	o.Succeeded = true
 	if p.Resource == "core" && rapid.Bool().Draw(m.T, "headers") {
 		m.used++
-		o.Rate = Rate{
+		o.Rate = policy.Rate{
 			Limit: 5000, Used: m.used * rapid.SampledFrom([]int{1, 500}).Draw(m.T, "factor"), Reset: m.reset,
 			Date: time.UnixMicro(m.now).Truncate(time.Second), Resource: p.Resource,
 		}
 	}
 	if rapid.IntRange(0, 4).Draw(m.T, "limited") == 0 {
-		o.Succeeded, o.Limited = false, PrimaryLimit
+		o.Succeeded, o.Limited = false, policy.LimitPrimary
 		if limitErrors && rapid.Bool().Draw(m.T, "secondary") {
-			o.Limited = SecondaryLimit
+			o.Limited = policy.LimitSecondary
 			o.RetryAfter = time.Duration(rapid.IntRange(0, 30).Draw(m.T, "retry-after")) * time.Second
 		}
 	}

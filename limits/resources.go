@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"net/http"
 	"regexp"
 	"sync"
 
@@ -50,3 +51,14 @@ func (s *resourceNames) accept(name string) bool {
 
 // AcceptsResource reports whether a resource that another replica's responses named may have a window.
 func (l *Limiter) AcceptsResource(name string) bool { return l.resources.accept(name) }
+
+// ReadRate parses the x-ratelimit headers of a response, like [policy.ReadRate]. If the headers name a resource
+// that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
+// then charges the window of the claim, and not the window of another resource.
+func (l *Limiter) ReadRate(h http.Header) policy.Rate {
+	r, ok := policy.ReadRate(h, l.now())
+	if ok && r.Resource != "" && !l.resources.accept(r.Resource) {
+		return policy.Rate{Invalid: true}
+	}
+	return r
+}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // rateHeader returns the rate headers of a response that names a resource.
@@ -26,11 +28,11 @@ func TestReadRateRefusesInvalidResourceNames(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"Core", "a b", "a:b", "a/b", "é", strings.Repeat("a", 65), "points", "cpu", "content", "concurrency"} {
-		if r := l.ReadRate(rateHeader(name)); r != (Rate{Invalid: true}) {
+		if r := l.ReadRate(rateHeader(name)); r != (policy.Rate{Invalid: true}) {
 			t.Errorf("%q: got %+v, want invalid headers", name, r)
 		}
 	}
-	if r := l.ReadRate(http.Header{}); r != (Rate{}) {
+	if r := l.ReadRate(http.Header{}); r != (policy.Rate{}) {
 		t.Errorf("no headers: got %+v", r)
 	}
 }

@@ -76,7 +76,7 @@ func hour(t *testing.T, groups []policy.ClientBudget, workers ...*worker) (used 
 					sum++
 					w.used++
 					w.waiting--
-					rate := limits.Rate{Limit: 5000, Used: sum, Reset: reset, Date: time.Now(), Resource: policy.Core}
+					rate := policy.Rate{Limit: 5000, Used: sum, Reset: reset, Date: time.Now(), Resource: policy.Core}
 					if err := ledger.Settle(t.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
 						t.Fatal(err)
 					}

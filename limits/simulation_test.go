@@ -46,7 +46,7 @@ func simulatedTraffic(seed uint64) (traffic []simulatedRequest) {
 func simulatedOutcome(r simulatedRequest, used int, reset time.Time) Outcome {
 	return Outcome{
 		Sent: true, Answered: true, Ended: true, Succeeded: true, Elapsed: r.latency,
-		Rate: Rate{Limit: 1000, Used: used, Reset: reset, Resource: policy.Core},
+		Rate: policy.Rate{Limit: 1000, Used: used, Reset: reset, Resource: policy.Core},
 	}
 }
 

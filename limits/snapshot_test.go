@@ -46,7 +46,7 @@ func claim(id uint64, resource string) Claim {
 }
 
 func answer(resource string, used int) Outcome {
-	return Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Second, Rate: Rate{
+	return Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Second, Rate: policy.Rate{
 		Limit: 5000, Used: used, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: resource,
 	}}
 }
@@ -63,7 +63,7 @@ func TestLoadRestoresTheSavedState(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		limited := answer("core", 30)
-		limited.Limited, limited.RetryAfter = SecondaryLimit, 30*time.Second
+		limited.Limited, limited.RetryAfter = policy.LimitSecondary, 30*time.Second
 		old.spend(t, claim(500, "core"), limited)
 		fresh := old.restarted(t, rules, 10*time.Second)
 		for range 10 {

@@ -55,3 +55,15 @@ func (s *suspicions) remove(of suspect) {
 	defer s.mu.Unlock()
 	s.found.Remove(of)
 }
+
+// ReadLimitError returns the limit error of a response to a request of an account. It must be called for every response. If
+// the response may be a limit error, but further such responses must confirm it, Repeated is not zero.
+func (l *Limiter) ReadLimitError(account string, a policy.UpstreamAnswer) policy.LimitError {
+	e, of := policy.ReadLimitError(a), suspect{account, a.GraphQL}
+	if e.Repeated == 0 {
+		l.suspicions.remove(of)
+	} else if l.suspicions.add(of, l.now()) >= e.Repeated {
+		e.Repeated = 0
+	}
+	return e
+}

@@ -75,7 +75,7 @@ func TestLedgerRemovesIdleTags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, _ = l.Settle(t.Context(), *p, Outcome{Sent: true, Answered: true, Ended: true, Rate: Rate{Limit: 5000, Used: 1, Resource: policy.Core, Reset: time.Now().Add(time.Hour)}})
+			_, _ = l.Settle(t.Context(), *p, Outcome{Sent: true, Answered: true, Ended: true, Rate: policy.Rate{Limit: 5000, Used: 1, Resource: policy.Core, Reset: time.Now().Add(time.Hour)}})
 			time.Sleep(2 * time.Hour)
 		}
 		if names := m.accounts["a"].Windows[policy.Core].Clients; len(names) != 2 {
@@ -99,7 +99,7 @@ func TestWaitOfOneTagDelaysNoOtherTag(t *testing.T) {
 				t.Fatal(err)
 			}
 			used++
-			_, _ = l.Settle(t.Context(), *p, Outcome{Sent: true, Answered: true, Ended: true, Rate: Rate{Limit: 100, Used: used, Resource: policy.Core, Reset: reset}})
+			_, _ = l.Settle(t.Context(), *p, Outcome{Sent: true, Answered: true, Ended: true, Rate: policy.Rate{Limit: 100, Used: used, Resource: policy.Core, Reset: reset}})
 		}
 		go func() { _, _ = acquire("1", 2*time.Hour) }()
 		synctest.Wait()

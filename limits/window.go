@@ -265,7 +265,7 @@ const (
 // learn adds the rate headers of a response. sent is the time of the grant, or zero if the time is unknown. own is the known
 // cost of the request. Responses arrive in any order, so the highest reported use counts. anonymous means that the limit is that
 // of callers without a credential, and limited that the response is a limit error.
-func (w *window) learn(r Rate, sent, own, now int64, anonymous, limited bool) learned {
+func (w *window) learn(r policy.Rate, sent, own, now int64, anonymous, limited bool) learned {
 	w.expire(now)
 	p := report{Reset: r.Reset.UnixMicro(), Limit: int64(r.Limit), Used: int64(r.Used), Responses: 1, Granted: sent}
 	switch {

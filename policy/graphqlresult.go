@@ -108,3 +108,22 @@ func (e answeredError) isFault() bool {
 	message, _ := e.Message.(string)
 	return strings.HasPrefix(message, "Something went wrong while executing your query") || e.Type == "INTERNAL" || e.Type == "SERVICE_UNAVAILABLE"
 }
+
+// ReadGraphQLCost returns the cost that a response to a GraphQL call has at data.rateLimit.cost, or zero. executed is false if the
+// response has only errors, so the cost may be lower than the cost of the query. The body may be truncated: the cost is then
+// zero, and executed is true, because errors are short. outside reports whether the cost is outside its range, and ignored.
+func ReadGraphQLCost(body []byte) (cost int, executed, outside bool) {
+	// Maps, because the names of members of a struct ignore case, and a client chooses aliases.
+	var parsed, data, rate map[string]json.RawMessage
+	if json.Unmarshal(body, &parsed) != nil {
+		return 0, true, false
+	}
+	if json.Unmarshal(parsed["data"], &data) != nil || data == nil {
+		return 0, false, false
+	}
+	if json.Unmarshal(data["rateLimit"], &rate) != nil || rate["cost"] == nil {
+		return 0, true, false
+	}
+	value, v := GraphQLCost.Parse(string(rate["cost"]))
+	return int(value), true, v == Ignored
+}

@@ -29,15 +29,20 @@ type LimitAnswer struct {
 	Source        string    `yaml:"source"`
 }
 
-// LimitKind is the kind of a limit in limitanswers.yaml.
+// LimitKind is the kind of a limit in limitanswers.yaml, and of the limit error that a response reports.
 type LimitKind string
 
 // Kinds of limits.
 const (
-	LimitNone      LimitKind = "none"
-	LimitPrimary   LimitKind = "primary"
+	// NotLimited is the kind of a response without a limit error. Only a row has the kind LimitNone.
+	NotLimited LimitKind = ""
+	LimitNone  LimitKind = "none"
+	// LimitPrimary closes the window of the resource until its reset.
+	LimitPrimary LimitKind = "primary"
+	// LimitSecondary starts a cool-down of the account.
 	LimitSecondary LimitKind = "secondary"
-	LimitContent   LimitKind = "content"
+	// LimitContent pauses the requests of the account that create content.
+	LimitContent LimitKind = "content"
 )
 
 // RepeatedWithin is the longest time between two responses of a row with the condition repeated.
@@ -58,6 +63,16 @@ var limitAnswers = func() []LimitAnswer {
 	}
 	return rows
 }()
+
+// LimitError describes the limit error of a response. The zero value represents a response without a limit error.
+type LimitError struct {
+	Kind LimitKind
+	// Name is the row of limitanswers.yaml that decided.
+	Name    string
+	Message string
+	// Repeated is the number of such responses in a row that make a limit error, or zero if one response suffices.
+	Repeated int
+}
 
 // UpstreamAnswer contains the parts of a response by which a limit is recognized.
 type UpstreamAnswer struct {
@@ -99,6 +114,15 @@ func RecognizeLimit(a UpstreamAnswer) (row *LimitAnswer, message string) {
 		row, message = decide(&a, &parts[0], body, false), parts[0].original
 	}
 	return row, message
+}
+
+// ReadLimitError returns the limit error that a response reports.
+func ReadLimitError(a UpstreamAnswer) LimitError {
+	row, message := RecognizeLimit(a)
+	if row == nil || row.Kind == LimitNone {
+		return LimitError{}
+	}
+	return LimitError{Kind: row.Kind, Name: row.Name, Message: message, Repeated: row.Repeated}
 }
 
 // decide returns the first row whose conditions hold. ofPart selects the rows with a condition about a part, or the rows

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/coalesce"
@@ -46,7 +45,7 @@ type attempt struct {
 	polls                   int               // number of 202 responses to polled statistics
 	sent                    time.Time         // start of the last request
 	reused                  bool              // the last request used an existing connection
-	limitError              limits.LimitError // of the last response; further responses may have to confirm it
+	limitError              policy.LimitError // of the last response; further responses may have to confirm it
 	lateLimit               *lateLimit        // recognizes a limit error at the end of a long body; usually nil
 }
 
@@ -57,7 +56,7 @@ type result struct {
 	cache             record.CacheStatus
 	err               string
 	// limited is the limit error of the last response, and limitAnswer the row that recognized it.
-	limited      limits.LimitKind
+	limited      policy.LimitKind
 	limitAnswer  string
 	outsideRange string
 }

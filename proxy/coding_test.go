@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/weirgate/weir/internal/contentcoding"
-	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // longList is a JSON body that is worth a content coding.
@@ -423,7 +423,7 @@ func TestLimitErrorAfterALongBodyOfACodingUpstreamIsRecognized(t *testing.T) {
 			r := w.ask(call, bearer("a"), "Prefer: wait=0", "Accept-Encoding: gzip")
 			w.want("body", w.decoded(r) == body.String(), true)
 			w.want("coding", r.Header.Get("Content-Encoding"), "gzip")
-			w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)
+			w.want("limit in the record", w.last().Limited, policy.LimitPrimary)
 			w.wantReply("next call", w.ask(call, bearer("a"), "Prefer: wait=0"), http.StatusTooManyRequests)
 		})
 	}

@@ -20,7 +20,6 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/inbound"
@@ -364,7 +363,7 @@ func (g *Gateway) conclude(ex *exchange) {
 	if ex.lateLimit != nil {
 		e, failure := ex.lateLimit.result()
 		r.QueryFailure = failure
-		if e.Kind != limits.NotLimited {
+		if e.Kind != policy.NotLimited {
 			r.Limited, r.LimitAnswer = e.Kind, e.Name
 			for i, s := range slices.Backward(r.Stages) {
 				if s.Name == record.StageRequest {

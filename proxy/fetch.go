@@ -110,11 +110,11 @@ func (a *attempt) staleReason(resp *http.Response) string {
 	case a.fallback == nil:
 	case isServerError(resp.StatusCode) && a.fallback.UsableOnError(time.Now(), a.cacheControl):
 		return "stale-if-error"
-	case a.result.limited == limits.PrimaryLimit && !a.hasAlternative:
+	case a.result.limited == policy.LimitPrimary && !a.hasAlternative:
 		return string(limits.Primary)
-	case a.result.limited == limits.ContentLimit && !a.hasAlternative:
+	case a.result.limited == policy.LimitContent && !a.hasAlternative:
 		return string(limits.Content)
-	case a.result.limited != limits.NotLimited && !a.hasAlternative:
+	case a.result.limited != policy.NotLimited && !a.hasAlternative:
 		return string(limits.Cooldown)
 	}
 	return ""
@@ -228,7 +228,7 @@ func (a *attempt) replacesStored(status int) bool {
 	case status < 400, status == http.StatusNotFound, status == http.StatusGone, status == http.StatusUnavailableForLegalReasons:
 		return true
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		return a.result.limited == limits.NotLimited && a.match.Operation.Cache.Class != policy.Shared
+		return a.result.limited == policy.NotLimited && a.match.Operation.Cache.Class != policy.Shared
 	}
 	return false
 }

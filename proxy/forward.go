@@ -392,7 +392,7 @@ func (t answered) verdict(rejectedBefore bool) verdict {
 		return verdictLimited
 	case t.err != nil:
 		return verdictFinal
-	case t.result.limited != limits.NotLimited:
+	case t.result.limited != policy.NotLimited:
 		if safe && t.hasAlternative {
 			return verdictLimited
 		}

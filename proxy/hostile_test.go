@@ -398,11 +398,11 @@ func (h *hostileRun) write(w http.ResponseWriter, r *http.Request, call *hostile
 	switch {
 	case response.Failed:
 		status, body = []int{500, 502, 503, 504}[rng.IntN(4)], "<html>"
-	case response.Limited == limits.PrimaryLimit && graphQL && response.Rate.Limit != 0 && rng.IntN(2) == 0:
+	case response.Limited == policy.LimitPrimary && graphQL && response.Rate.Limit != 0 && rng.IntN(2) == 0:
 		body = `{"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded."}]}`
-	case response.Limited == limits.PrimaryLimit:
+	case response.Limited == policy.LimitPrimary:
 		status, body = refused[rng.IntN(2)], `{"message":"API rate limit exceeded."}`
-	case response.Limited == limits.SecondaryLimit:
+	case response.Limited == policy.LimitSecondary:
 		status, body = refused[rng.IntN(2)], `{"message":"You have exceeded a secondary rate limit."}`
 	}
 	if response.RetryAfter > 0 {

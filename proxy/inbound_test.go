@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/inbound"
@@ -110,7 +109,7 @@ func TestRateLimitRefusal(t *testing.T) {
 		for name := range r.Header {
 			failIf(w, strings.HasPrefix(name, "X-Ratelimit-"), "the refusal has the field %s of an unrelated budget", name)
 		}
-		failIf(w, r.limitKind() == limits.PrimaryLimit, "clients classify the refusal as a primary limit and wait for its reset")
+		failIf(w, r.limitKind() == policy.LimitPrimary, "clients classify the refusal as a primary limit and wait for its reset")
 		w.want("identified requests", identified, 1)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("error of the record", w.last().Error, "limits.inbound.rate: request rate of 192.0.2.1 exceeded")

@@ -138,101 +138,101 @@ type judged struct {
 	name    string
 	request string
 	answer  answer
-	want    limits.LimitKind
+	want    policy.LimitKind
 	wait    time.Duration // of the refusals, unless zero
 	silent  bool          // no rate fields
 }
 
 var judgedAnswers = []judged{
 	// REST: 403 and 429 for both kinds (Document B section 7).
-	{"primary, 403, nothing remains", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"primary, 429, nothing remains", reads, answer{429, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"primary, 403, much remains", reads, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, time.Hour, false},
-	{"primary, 429, much remains", reads, answer{429, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, time.Hour, false},
-	{"primary, already exceeded", reads, answer{403, nil, problem(alreadyText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"primary of an installation", reads, answer{403, nil, problem("API rate limit exceeded for installation ID 77.", docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"primary without headers", reads, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, time.Hour, true},
-	{"primary, no text, nothing remains", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, `{"message":"Forbidden"}`}, limits.PrimaryLimit, 0, false},
-	{"primary, no text, 429", reads, answer{429, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, ""}, limits.PrimaryLimit, 0, false},
-	{"primary, text/plain", reads, answer{403, []string{"Content-Type: text/plain"}, primaryText}, limits.PrimaryLimit, 0, false},
-	{"primary, other spelling", reads, answer{403, nil, problem("api rate LIMIT exceeded", "")}, limits.PrimaryLimit, 0, false},
-	{"primary of the service", reads, answer{403, nil, problem("API rate limit exceeded.", "https://docs.example.com/rest/rate-limits")}, limits.PrimaryLimit, 0, false},
-	{"primary by HEAD", heads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, ""}, limits.PrimaryLimit, 0, false},
-	{"secondary, 403, retry-after", reads, answer{403, []string{"Retry-After: 30"}, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 31 * time.Second, false},
-	{"secondary, 429, retry-after", reads, answer{429, []string{"Retry-After: 30"}, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 31 * time.Second, false},
-	{"secondary, no retry-after", reads, answer{403, nil, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, time.Minute, false},
-	{"secondary, 429, no retry-after", reads, answer{429, nil, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, time.Minute, false},
-	{"secondary, retry-after is a date", reads, answer{403, []string{"Retry-After: Sat, 01 Jan 2000 00:01:00 GMT"}, problem(secondaryText, "")}, limits.SecondaryLimit, 61 * time.Second, false},
-	{"secondary, nothing remains", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
-	{"secondary, nothing remains, retry-after", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000", "Retry-After: 30"}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
-	{"secondary without headers", reads, answer{403, nil, problem(secondaryText, "")}, limits.SecondaryLimit, time.Minute, true},
-	{"secondary, blocked from content creation", creates, answer{403, []string{"Retry-After: 60"}, problem(blockedText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 61 * time.Second, false},
-	{"secondary, abuse detection", reads, answer{403, []string{"Retry-After: 60"}, problem(abuseText, docs+"abuse-rate-limits")}, limits.SecondaryLimit, 0, false},
-	{"secondary by the documentation", reads, answer{403, nil, problem("Please slow down.", docs+"secondary-rate-limits")}, limits.SecondaryLimit, 0, false},
-	{"secondary by the older documentation", reads, answer{403, nil, problem("Please slow down.", "https://developer.github.com/v3/#abuse-rate-limits")}, limits.SecondaryLimit, 0, false},
-	{"secondary by retry-after alone", reads, answer{403, []string{"Retry-After: 5"}, `{"message":"Forbidden"}`}, limits.SecondaryLimit, 6 * time.Second, false},
-	{"secondary by 429 alone", reads, answer{429, nil, ""}, limits.SecondaryLimit, time.Minute, true},
-	{"secondary, 429 as HTML", reads, answer{429, []string{"Content-Type: text/html"}, "<html><title>Too many requests</title></html>"}, limits.SecondaryLimit, time.Minute, true},
-	{"secondary, 403 as HTML with the text", reads, answer{403, []string{"Content-Type: text/html"}, "<!DOCTYPE html><title>Whoa there!</title><p>You have exceeded a secondary rate limit."}, limits.SecondaryLimit, time.Minute, true},
-	{"secondary, older HTML", reads, answer{403, []string{"Content-Type: text/html"}, "<html><p>You have triggered an abuse detection mechanism.</p></html>"}, limits.SecondaryLimit, 0, true},
-	{"secondary by HEAD", heads, answer{429, []string{"Retry-After: 9"}, ""}, limits.SecondaryLimit, 10 * time.Second, false},
-	{"secondary, failed log-ins", reads, answer{403, nil, problem("Maximum number of login attempts exceeded. Please try again later.", docs)}, limits.SecondaryLimit, 0, false},
+	{"primary, 403, nothing remains", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, 0, false},
+	{"primary, 429, nothing remains", reads, answer{429, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, 0, false},
+	{"primary, 403, much remains", reads, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, time.Hour, false},
+	{"primary, 429, much remains", reads, answer{429, nil, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, time.Hour, false},
+	{"primary, already exceeded", reads, answer{403, nil, problem(alreadyText, docs+"rate-limiting")}, policy.LimitPrimary, 0, false},
+	{"primary of an installation", reads, answer{403, nil, problem("API rate limit exceeded for installation ID 77.", docs+"rate-limiting")}, policy.LimitPrimary, 0, false},
+	{"primary without headers", reads, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, time.Hour, true},
+	{"primary, no text, nothing remains", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, `{"message":"Forbidden"}`}, policy.LimitPrimary, 0, false},
+	{"primary, no text, 429", reads, answer{429, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, ""}, policy.LimitPrimary, 0, false},
+	{"primary, text/plain", reads, answer{403, []string{"Content-Type: text/plain"}, primaryText}, policy.LimitPrimary, 0, false},
+	{"primary, other spelling", reads, answer{403, nil, problem("api rate LIMIT exceeded", "")}, policy.LimitPrimary, 0, false},
+	{"primary of the service", reads, answer{403, nil, problem("API rate limit exceeded.", "https://docs.example.com/rest/rate-limits")}, policy.LimitPrimary, 0, false},
+	{"primary by HEAD", heads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, ""}, policy.LimitPrimary, 0, false},
+	{"secondary, 403, retry-after", reads, answer{403, []string{"Retry-After: 30"}, problem(secondaryText, docs+"secondary-rate-limits")}, policy.LimitSecondary, 31 * time.Second, false},
+	{"secondary, 429, retry-after", reads, answer{429, []string{"Retry-After: 30"}, problem(secondaryText, docs+"secondary-rate-limits")}, policy.LimitSecondary, 31 * time.Second, false},
+	{"secondary, no retry-after", reads, answer{403, nil, problem(secondaryText, docs+"secondary-rate-limits")}, policy.LimitSecondary, time.Minute, false},
+	{"secondary, 429, no retry-after", reads, answer{429, nil, problem(secondaryText, docs+"secondary-rate-limits")}, policy.LimitSecondary, time.Minute, false},
+	{"secondary, retry-after is a date", reads, answer{403, []string{"Retry-After: Sat, 01 Jan 2000 00:01:00 GMT"}, problem(secondaryText, "")}, policy.LimitSecondary, 61 * time.Second, false},
+	{"secondary, nothing remains", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
+	{"secondary, nothing remains, retry-after", reads, answer{403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000", "Retry-After: 30"}, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
+	{"secondary without headers", reads, answer{403, nil, problem(secondaryText, "")}, policy.LimitSecondary, time.Minute, true},
+	{"secondary, blocked from content creation", creates, answer{403, []string{"Retry-After: 60"}, problem(blockedText, docs+"secondary-rate-limits")}, policy.LimitSecondary, 61 * time.Second, false},
+	{"secondary, abuse detection", reads, answer{403, []string{"Retry-After: 60"}, problem(abuseText, docs+"abuse-rate-limits")}, policy.LimitSecondary, 0, false},
+	{"secondary by the documentation", reads, answer{403, nil, problem("Please slow down.", docs+"secondary-rate-limits")}, policy.LimitSecondary, 0, false},
+	{"secondary by the older documentation", reads, answer{403, nil, problem("Please slow down.", "https://developer.github.com/v3/#abuse-rate-limits")}, policy.LimitSecondary, 0, false},
+	{"secondary by retry-after alone", reads, answer{403, []string{"Retry-After: 5"}, `{"message":"Forbidden"}`}, policy.LimitSecondary, 6 * time.Second, false},
+	{"secondary by 429 alone", reads, answer{429, nil, ""}, policy.LimitSecondary, time.Minute, true},
+	{"secondary, 429 as HTML", reads, answer{429, []string{"Content-Type: text/html"}, "<html><title>Too many requests</title></html>"}, policy.LimitSecondary, time.Minute, true},
+	{"secondary, 403 as HTML with the text", reads, answer{403, []string{"Content-Type: text/html"}, "<!DOCTYPE html><title>Whoa there!</title><p>You have exceeded a secondary rate limit."}, policy.LimitSecondary, time.Minute, true},
+	{"secondary, older HTML", reads, answer{403, []string{"Content-Type: text/html"}, "<html><p>You have triggered an abuse detection mechanism.</p></html>"}, policy.LimitSecondary, 0, true},
+	{"secondary by HEAD", heads, answer{429, []string{"Retry-After: 9"}, ""}, policy.LimitSecondary, 10 * time.Second, false},
+	{"secondary, failed log-ins", reads, answer{403, nil, problem("Maximum number of login attempts exceeded. Please try again later.", docs)}, policy.LimitSecondary, 0, false},
 	// REST: limit messages with another status.
-	{"primary in a 200", reads, answer{200, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"secondary in a 200", reads, answer{200, nil, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 0, false},
-	{"primary in a 200 without headers", reads, answer{200, []string{"Content-Type: application/json"}, `{"message":"API rate limit exceeded"}`}, limits.PrimaryLimit, 0, true},
-	{"secondary in a 200 without a type", reads, answer{200, []string{"Content-Type: "}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
-	{"secondary in a 200, text/plain", reads, answer{200, []string{"Content-Type: text/plain; charset=utf-8"}, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
-	{"primary in a 200, vendor type", reads, answer{200, []string{"Content-Type: application/vnd.github.v3+json; charset=utf-8"}, problem(primaryText, "")}, limits.PrimaryLimit, 0, false},
-	{"secondary in a 202", reads, answer{202, nil, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
-	{"secondary in a 402", reads, answer{402, nil, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
-	{"secondary in a 500", reads, answer{500, nil, problem(secondaryText, "")}, limits.SecondaryLimit, time.Minute, false},
-	{"secondary in a 503", reads, answer{503, []string{"Retry-After: 30"}, problem(secondaryText, "")}, limits.SecondaryLimit, 31 * time.Second, false},
-	{"primary in a 503", reads, answer{503, nil, problem(primaryText, "")}, limits.PrimaryLimit, 0, false},
-	{"secondary over two lines", reads, answer{403, nil, `{"message":"You have exceeded a secondary\nrate\u00a0limit."}`}, limits.SecondaryLimit, 0, false},
-	{"secondary as the error of another gateway", reads, answer{403, nil, `{"error":{"message":"` + secondaryText + `"}}`}, limits.SecondaryLimit, 0, false},
-	{"secondary as an error text", reads, answer{403, nil, `{"error":"` + secondaryText + `"}`}, limits.SecondaryLimit, 0, false},
-	{"secondary in a 404", reads, answer{404, nil, problem(secondaryText, "")}, limits.SecondaryLimit, 0, false},
+	{"primary in a 200", reads, answer{200, nil, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, 0, false},
+	{"secondary in a 200", reads, answer{200, nil, problem(secondaryText, docs+"secondary-rate-limits")}, policy.LimitSecondary, 0, false},
+	{"primary in a 200 without headers", reads, answer{200, []string{"Content-Type: application/json"}, `{"message":"API rate limit exceeded"}`}, policy.LimitPrimary, 0, true},
+	{"secondary in a 200 without a type", reads, answer{200, []string{"Content-Type: "}, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
+	{"secondary in a 200, text/plain", reads, answer{200, []string{"Content-Type: text/plain; charset=utf-8"}, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
+	{"primary in a 200, vendor type", reads, answer{200, []string{"Content-Type: application/vnd.github.v3+json; charset=utf-8"}, problem(primaryText, "")}, policy.LimitPrimary, 0, false},
+	{"secondary in a 202", reads, answer{202, nil, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
+	{"secondary in a 402", reads, answer{402, nil, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
+	{"secondary in a 500", reads, answer{500, nil, problem(secondaryText, "")}, policy.LimitSecondary, time.Minute, false},
+	{"secondary in a 503", reads, answer{503, []string{"Retry-After: 30"}, problem(secondaryText, "")}, policy.LimitSecondary, 31 * time.Second, false},
+	{"primary in a 503", reads, answer{503, nil, problem(primaryText, "")}, policy.LimitPrimary, 0, false},
+	{"secondary over two lines", reads, answer{403, nil, `{"message":"You have exceeded a secondary\nrate\u00a0limit."}`}, policy.LimitSecondary, 0, false},
+	{"secondary as the error of another gateway", reads, answer{403, nil, `{"error":{"message":"` + secondaryText + `"}}`}, policy.LimitSecondary, 0, false},
+	{"secondary as an error text", reads, answer{403, nil, `{"error":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
+	{"secondary in a 404", reads, answer{404, nil, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
 	// REST: content (cli/cli 4801 and threads about 422).
-	{"content, 422", creates, answer{422, nil, `{"message":"Validation Failed","errors":[{"resource":"Issue","code":"custom","field":"body","message":"was submitted too quickly"}]}`}, limits.ContentLimit, time.Minute, false},
-	{"content, 422, retry-after", creates, answer{422, []string{"Retry-After: 120"}, `{"message":"Validation Failed","errors":[{"resource":"PullRequest","code":"custom","field":"base","message":"was submitted too quickly"}]}`}, limits.ContentLimit, 121 * time.Second, false},
-	{"content, 422, error as text", creates, answer{422, nil, `{"message":"Validation Failed","errors":["Comment was submitted too quickly"]}`}, limits.ContentLimit, 0, false},
-	{"content, 422, in the message", creates, answer{422, nil, problem("Your comment was submitted too quickly", "")}, limits.ContentLimit, 0, false},
-	{"content, with an apostrophe", creates, answer{422, nil, problem("Sorry, we can't create this: it was submitted too quickly", "")}, limits.ContentLimit, 0, false},
-	{"content, 403", creates, answer{403, nil, problem("Your issue was submitted too quickly. Please retry.", "")}, limits.ContentLimit, 0, false},
+	{"content, 422", creates, answer{422, nil, `{"message":"Validation Failed","errors":[{"resource":"Issue","code":"custom","field":"body","message":"was submitted too quickly"}]}`}, policy.LimitContent, time.Minute, false},
+	{"content, 422, retry-after", creates, answer{422, []string{"Retry-After: 120"}, `{"message":"Validation Failed","errors":[{"resource":"PullRequest","code":"custom","field":"base","message":"was submitted too quickly"}]}`}, policy.LimitContent, 121 * time.Second, false},
+	{"content, 422, error as text", creates, answer{422, nil, `{"message":"Validation Failed","errors":["Comment was submitted too quickly"]}`}, policy.LimitContent, 0, false},
+	{"content, 422, in the message", creates, answer{422, nil, problem("Your comment was submitted too quickly", "")}, policy.LimitContent, 0, false},
+	{"content, with an apostrophe", creates, answer{422, nil, problem("Sorry, we can't create this: it was submitted too quickly", "")}, policy.LimitContent, 0, false},
+	{"content, 403", creates, answer{403, nil, problem("Your issue was submitted too quickly. Please retry.", "")}, policy.LimitContent, 0, false},
 	// GraphQL in a 200.
-	{"GraphQL, RATE_LIMITED", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED, nothing remains", queries, answer{200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED without a resource", queries, answer{200, []string{"X-RateLimit-Resource: "}, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED without headers", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, limits.PrimaryLimit, time.Hour, true},
-	{"GraphQL, RATE_LIMITED without data", queries, answer{200, nil, `{"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED with partial data", queries, answer{200, nil, `{"data":{"viewer":{"login":"octocat"}},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED after another error", queries, answer{200, nil, `{"errors":[{"type":"NOT_FOUND","message":"x"},{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED beside a limit of the query", queries, answer{200, nil, `{"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED","message":"x"},{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMIT", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMIT with 1,000 remaining", queries, answer{200, []string{"X-RateLimit-Remaining: 1000", "X-RateLimit-Used: 4000"}, failedQuery(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMIT without headers", queries, answer{200, nil, `{"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}, limits.PrimaryLimit, 0, true},
-	{"GraphQL, code in extensions", queries, answer{200, nil, failedQuery(`"extensions":{"code":"graphql_rate_limit"},"message":"Limit"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, primary text without a type", queries, answer{200, nil, failedQuery(`"message":"` + primaryText + `"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, primary text of REST", queries, answer{200, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, secondary text without a type", queries, answer{200, nil, failedQuery(`"message":"` + secondaryText + `"`)}, limits.SecondaryLimit, time.Minute, false},
-	{"GraphQL, secondary text without headers", queries, answer{200, nil, `{"errors":[{"message":"` + secondaryText + `"}]}`}, limits.SecondaryLimit, time.Minute, true},
-	{"GraphQL, secondary text, retry-after", queries, answer{200, []string{"Retry-After: 30"}, failedQuery(`"message":"` + secondaryText + `"`)}, limits.SecondaryLimit, 31 * time.Second, false},
-	{"GraphQL, secondary text with a type", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + secondaryText + `"`)}, limits.SecondaryLimit, 0, false},
-	{"GraphQL, secondary text of REST", queries, answer{200, nil, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 0, false},
-	{"GraphQL, abuse detection", queries, answer{200, nil, failedQuery(`"message":"` + abuseText + `"`)}, limits.SecondaryLimit, 0, false},
-	{"GraphQL, content", mutates, answer{200, nil, `{"data":{"createIssue":null},"errors":[{"type":"UNPROCESSABLE","path":["createIssue"],"message":"was submitted too quickly"}]}`}, limits.ContentLimit, time.Minute, false},
-	{"GraphQL, content without a type", mutates, answer{200, nil, failedQuery(`"message":"` + quicklyText + `"`)}, limits.ContentLimit, time.Minute, false},
-	{"GraphQL, content, retry-after", mutates, answer{200, []string{"Retry-After: 90"}, failedQuery(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, limits.ContentLimit, 91 * time.Second, false},
-	{"GraphQL, content without headers", mutates, answer{200, nil, failedQuery(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, limits.ContentLimit, 0, true},
+	{"GraphQL, RATE_LIMITED", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED, nothing remains", queries, answer{200, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Used: 5000"}, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED without a resource", queries, answer{200, []string{"X-RateLimit-Resource: "}, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED without headers", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + primaryText + `"`)}, policy.LimitPrimary, time.Hour, true},
+	{"GraphQL, RATE_LIMITED without data", queries, answer{200, nil, `{"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED with partial data", queries, answer{200, nil, `{"data":{"viewer":{"login":"octocat"}},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED after another error", queries, answer{200, nil, `{"errors":[{"type":"NOT_FOUND","message":"x"},{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED beside a limit of the query", queries, answer{200, nil, `{"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED","message":"x"},{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMIT", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMIT with 1,000 remaining", queries, answer{200, []string{"X-RateLimit-Remaining: 1000", "X-RateLimit-Used: 4000"}, failedQuery(`"type":"RATE_LIMIT","code":"graphql_rate_limit","message":"` + alreadyText + `"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMIT without headers", queries, answer{200, nil, `{"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}, policy.LimitPrimary, 0, true},
+	{"GraphQL, code in extensions", queries, answer{200, nil, failedQuery(`"extensions":{"code":"graphql_rate_limit"},"message":"Limit"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, primary text without a type", queries, answer{200, nil, failedQuery(`"message":"` + primaryText + `"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, primary text of REST", queries, answer{200, nil, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, 0, false},
+	{"GraphQL, secondary text without a type", queries, answer{200, nil, failedQuery(`"message":"` + secondaryText + `"`)}, policy.LimitSecondary, time.Minute, false},
+	{"GraphQL, secondary text without headers", queries, answer{200, nil, `{"errors":[{"message":"` + secondaryText + `"}]}`}, policy.LimitSecondary, time.Minute, true},
+	{"GraphQL, secondary text, retry-after", queries, answer{200, []string{"Retry-After: 30"}, failedQuery(`"message":"` + secondaryText + `"`)}, policy.LimitSecondary, 31 * time.Second, false},
+	{"GraphQL, secondary text with a type", queries, answer{200, nil, failedQuery(`"type":"RATE_LIMITED","message":"` + secondaryText + `"`)}, policy.LimitSecondary, 0, false},
+	{"GraphQL, secondary text of REST", queries, answer{200, nil, problem(secondaryText, docs+"secondary-rate-limits")}, policy.LimitSecondary, 0, false},
+	{"GraphQL, abuse detection", queries, answer{200, nil, failedQuery(`"message":"` + abuseText + `"`)}, policy.LimitSecondary, 0, false},
+	{"GraphQL, content", mutates, answer{200, nil, `{"data":{"createIssue":null},"errors":[{"type":"UNPROCESSABLE","path":["createIssue"],"message":"was submitted too quickly"}]}`}, policy.LimitContent, time.Minute, false},
+	{"GraphQL, content without a type", mutates, answer{200, nil, failedQuery(`"message":"` + quicklyText + `"`)}, policy.LimitContent, time.Minute, false},
+	{"GraphQL, content, retry-after", mutates, answer{200, []string{"Retry-After: 90"}, failedQuery(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, policy.LimitContent, 91 * time.Second, false},
+	{"GraphQL, content without headers", mutates, answer{200, nil, failedQuery(`"type":"UNPROCESSABLE","message":"` + quicklyText + `"`)}, policy.LimitContent, 0, true},
 	// GraphQL with another status.
-	{"GraphQL, secondary, 403", queries, answer{403, []string{"Retry-After: 60"}, problem(secondaryText, docs+"secondary-rate-limits")}, limits.SecondaryLimit, 61 * time.Second, false},
-	{"GraphQL, primary, 403", queries, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, RATE_LIMITED, 429", queries, answer{429, nil, failedQuery(`"type":"RATE_LIMITED","message":"Slow"`)}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, secondary, 502", queries, answer{502, nil, problem(secondaryText, "")}, limits.SecondaryLimit, time.Minute, false},
-	{"GraphQL, primary, 503", queries, answer{503, nil, problem(primaryText, "")}, limits.PrimaryLimit, 0, false},
-	{"GraphQL, content, 422", mutates, answer{422, nil, failedQuery(`"message":"` + quicklyText + `"`)}, limits.ContentLimit, 0, false},
-	{"GraphQL, 429 alone", queries, answer{429, nil, ""}, limits.SecondaryLimit, time.Minute, true},
+	{"GraphQL, secondary, 403", queries, answer{403, []string{"Retry-After: 60"}, problem(secondaryText, docs+"secondary-rate-limits")}, policy.LimitSecondary, 61 * time.Second, false},
+	{"GraphQL, primary, 403", queries, answer{403, nil, problem(primaryText, docs+"rate-limiting")}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED, 429", queries, answer{429, nil, failedQuery(`"type":"RATE_LIMITED","message":"Slow"`)}, policy.LimitPrimary, 0, false},
+	{"GraphQL, secondary, 502", queries, answer{502, nil, problem(secondaryText, "")}, policy.LimitSecondary, time.Minute, false},
+	{"GraphQL, primary, 503", queries, answer{503, nil, problem(primaryText, "")}, policy.LimitPrimary, 0, false},
+	{"GraphQL, content, 422", mutates, answer{422, nil, failedQuery(`"message":"` + quicklyText + `"`)}, policy.LimitContent, 0, false},
+	{"GraphQL, 429 alone", queries, answer{429, nil, ""}, policy.LimitSecondary, time.Minute, true},
 }
 
 func TestLimitAnswersAreRecognized(t *testing.T) {
@@ -249,7 +249,7 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 			w.wantReply("", w.send(c.request, 2), c.answer.status)
 			last := w.last()
 			w.want("limit in the record", last.Limited, c.want)
-			w.want("row in the record", last.LimitAnswer != "", c.want != limits.NotLimited)
+			w.want("row in the record", last.LimitAnswer != "", c.want != policy.NotLimited)
 			w.want("requests upstream", w.upstreamSaw(), 3)
 			failIf(w, last.Cache.Stored, "the limit error is stored: %s", last.Cache)
 			if c.request == reads {
@@ -262,11 +262,11 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 				ofGraphQL := kind == queries || kind == mutates
 				var detail string
 				switch {
-				case c.want == limits.SecondaryLimit:
+				case c.want == policy.LimitSecondary:
 					detail = "cooldown"
-				case c.want == limits.PrimaryLimit && graphQL == ofGraphQL:
+				case c.want == policy.LimitPrimary && graphQL == ofGraphQL:
 					detail = "primary"
-				case c.want == limits.ContentLimit && (kind == creates || kind == mutates):
+				case c.want == policy.LimitContent && (kind == creates || kind == mutates):
 					detail = "content"
 				}
 				before := w.upstreamSaw()
@@ -318,9 +318,9 @@ func TestBareRefusalsInARowAreALimit(t *testing.T) {
 				w.want("status", w.send(c.request, 2+i).StatusCode, 403)
 				time.Sleep(c.pause)
 			}
-			want := limits.NotLimited
+			want := policy.NotLimited
 			if c.limited {
-				want = limits.SecondaryLimit
+				want = policy.LimitSecondary
 			}
 			w.want("limit in the record", w.last().Limited, want)
 			before := w.upstreamSaw()
@@ -497,7 +497,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 			up.next = []answer{c.answer}
 			before := w.upstreamSaw()
 			w.want(c.name+": status", w.send(c.request, 1000+2*i).StatusCode, c.answer.status)
-			w.want(c.name+": limit in the record", w.last().Limited, limits.NotLimited)
+			w.want(c.name+": limit in the record", w.last().Limited, policy.NotLimited)
 			w.want(c.name+": status of the next request", w.send(c.request, 1001+2*i).StatusCode, 200)
 			w.want(c.name+": requests upstream", w.upstreamSaw(), before+2)
 		}
@@ -596,9 +596,9 @@ func TestTheRecordNamesALimitError(t *testing.T) {
 	setup(up.ServeHTTP, asGitHub).run(t, func(w *world) {
 		w.send(queries, 1)
 		r := w.last()
-		w.want("limit", r.Limited, limits.PrimaryLimit)
+		w.want("limit", r.Limited, policy.LimitPrimary)
 		w.want("row of the limit", r.LimitAnswer, "graphql-primary-type")
-		w.want("limit of the attempt", r.Stages[1].Limited, limits.PrimaryLimit)
+		w.want("limit of the attempt", r.Stages[1].Limited, policy.LimitPrimary)
 	})
 }
 
@@ -621,16 +621,16 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 	data := `{"data":{"nodes":[` + strings.Repeat(`{"id":"R_1","description":"a"},`, 2000) + `null]`
 	for _, c := range []struct {
 		name, end string
-		want      limits.LimitKind
+		want      policy.LimitKind
 		short     bool // little more than a peek
 	}{
-		{"RATE_LIMITED", `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`, limits.PrimaryLimit, false},
-		{"RATE_LIMITED, shorter", `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`, limits.PrimaryLimit, true},
-		{"secondary, blanks, extensions", "},\n \"errors\" : [{\"message\":\"" + secondaryText + "\"}], \"extensions\":{\"errors\":[]}}\n", limits.SecondaryLimit, false},
-		{"another error", `},"errors":[{"type":"NOT_FOUND","message":"x"}]}`, limits.NotLimited, false},
-		{"no error", `}}`, limits.NotLimited, false},
-		{"errors in data", `,"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}}`, limits.NotLimited, false},
-		{"errors in a text", `,"a":"},\"errors\":[{\"type\":\"RATE_LIMITED\"}]}"}}`, limits.NotLimited, false},
+		{"RATE_LIMITED", `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`, policy.LimitPrimary, false},
+		{"RATE_LIMITED, shorter", `},"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}`, policy.LimitPrimary, true},
+		{"secondary, blanks, extensions", "},\n \"errors\" : [{\"message\":\"" + secondaryText + "\"}], \"extensions\":{\"errors\":[]}}\n", policy.LimitSecondary, false},
+		{"another error", `},"errors":[{"type":"NOT_FOUND","message":"x"}]}`, policy.NotLimited, false},
+		{"no error", `}}`, policy.NotLimited, false},
+		{"errors in data", `,"errors":[{"type":"RATE_LIMITED","message":"` + primaryText + `"}]}}`, policy.NotLimited, false},
+		{"errors in a text", `,"a":"},\"errors\":[{\"type\":\"RATE_LIMITED\"}]}"}}`, policy.NotLimited, false},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			data := data
@@ -643,7 +643,7 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 			w.want("body", w.send(queries, 1).body, data+c.end)
 			w.want("limit in the record", w.last().Limited, c.want)
 			w.send(queries, 2)
-			w.want("next request is sent", w.upstreamSaw() == 2, c.want == limits.NotLimited)
+			w.want("next request is sent", w.upstreamSaw() == 2, c.want == policy.NotLimited)
 		})
 	}
 	bubble(t, "several credentials", func(t *testing.T) {
@@ -653,7 +653,7 @@ func TestLimitErrorsAfterALongBodyAreRecognized(t *testing.T) {
 			c.Identify = func(*http.Request) (*caller.Identity, error) { return pooled("a", "b"), nil }
 		})
 		w.want("body", w.send(queries, 1).body, body)
-		w.want("limit in the record", w.last().Limited, limits.PrimaryLimit)
+		w.want("limit in the record", w.last().Limited, policy.LimitPrimary)
 	})
 	up := &moody{delay: time.Second, next: slices.Repeat([]answer{{200, nil, data + `},"errors":[{"type":"RATE_LIMIT","message":"` + alreadyText + `"}]}`}}, 10)}
 	setup(up.ServeHTTP, asGitHub).sub(t, "identical queries", func(w *world) {
@@ -684,7 +684,7 @@ func TestLimitErrorIsRecognizedInEachJSONRepresentation(t *testing.T) {
 				fields = append(fields, "Accept: "+accept)
 			}
 			w.get("/repos/acme/widgets/contents/a.json", fields...)
-			w.want("is a limit error", w.last().Limited == limits.PrimaryLimit, want)
+			w.want("is a limit error", w.last().Limited == policy.LimitPrimary, want)
 		})
 	}
 }
@@ -710,7 +710,7 @@ func TestLimitErrorInPiecesIsRecognized(t *testing.T) {
 			}
 		}, asGitHub).sub(t, c.name, func(w *world) {
 			w.want("body", w.send(reads, 1).body, strings.Join(c.pieces, ""))
-			w.want("is a limit error", w.last().Limited == limits.PrimaryLimit, c.want)
+			w.want("is a limit error", w.last().Limited == policy.LimitPrimary, c.want)
 		})
 	}
 	setup(func(w http.ResponseWriter, r *http.Request) {

@@ -86,7 +86,7 @@ func TestSearchAboveTheLimitIsRefusedLocally(t *testing.T) {
 		w.wantHeader(r, "X-RateLimit-Remaining: 0", "X-RateLimit-Resource: search", "Cache-Status: weir; detail=primary")
 		w.want("requests upstream", w.upstreamSaw(), 30)
 		w.refused(r, 429, "")
-		w.want("classification", r.limitKind(), limits.PrimaryLimit)
+		w.want("classification", r.limitKind(), policy.LimitPrimary)
 
 		time.Sleep(58 * time.Second)
 		w.want("status after Retry-After", search().StatusCode, 200)
@@ -190,7 +190,7 @@ func TestSecondaryLimitStartsACoolDown(t *testing.T) {
 		w.want("status from the upstream", w.get("/user", bearer("a")).StatusCode, 403)
 		r := w.wantReply("during the cool-down", w.get("/user", bearer("a")), 429)
 		w.want("Retry-After", r.Header.Get("Retry-After"), "31") // one second is added, because the upstream may round down
-		w.want("classification", r.limitKind(), limits.SecondaryLimit)
+		w.want("classification", r.limitKind(), policy.LimitSecondary)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("status of another account", w.get("/user", bearer("b")).StatusCode, 200)
 		time.Sleep(31 * time.Second)

@@ -234,7 +234,7 @@ func (g *Gateway) nodesOf(ex *exchange, q *question, ids []string) ([]policy.Nod
 	return nodes, g.lookUp(ex, q, http.MethodPost, q.match.Path, policy.NodesQuery(unknown), func(a *attempt, resp *http.Response) error {
 		shown, _ := bodies.Peek(resp, maxNodes)
 		found, err := policy.ReadNodes(contentcoding.Decode(resp.Header.Get("Content-Encoding"), shown, maxNodes), len(unknown))
-		if resp.StatusCode != http.StatusOK || err != nil || a.result.limited != limits.NotLimited {
+		if resp.StatusCode != http.StatusOK || err != nil || a.result.limited != policy.NotLimited {
 			return g.scopeUnknown(a, "the repositories of node IDs", resp.StatusCode)
 		}
 		for i, node := range found {
@@ -255,7 +255,7 @@ const maxNodes = 64 << 10
 // scopeUnknown returns the refusal if the upstream does not show a name now. It is that of the client's request if the upstream
 // would refuse this request, too, because of the credential or a limit.
 func (g *Gateway) scopeUnknown(a *attempt, object string, status int) error {
-	if a.result.limited != limits.NotLimited {
+	if a.result.limited != policy.NotLimited {
 		a.hasAlternative = true // the ledger knows the end of the limit, so the wait is short
 		permit, err := g.queue(a, *a.caller)
 		if err != nil {
@@ -337,7 +337,7 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 func (g *Gateway) readName(a *attempt, resp *http.Response, kind policy.IDs, id string) (name string, final bool, err error) {
 	shown := bodies.PeekText(resp)
 	switch status := resp.StatusCode; {
-	case a.result.limited == limits.NotLimited && status >= 300 && status < 500 && status != http.StatusUnauthorized:
+	case a.result.limited == policy.NotLimited && status >= 300 && status < 500 && status != http.StatusUnauthorized:
 		return "", !a.unclear, nil
 	case status != http.StatusOK:
 		return "", false, g.scopeUnknown(a, "the name of "+string(kind)+id, status)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/contentcoding"
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/coalesce"
@@ -143,7 +142,7 @@ const maxEntry = spool.MaxBuffered
 
 // mayBeLimited reports whether the last response is a limit error, or may be a limit error that the next response confirms.
 // Such a response is neither stored nor shared.
-func (a *attempt) mayBeLimited() bool { return a.limitError.Kind != limits.NotLimited }
+func (a *attempt) mayBeLimited() bool { return a.limitError.Kind != policy.NotLimited }
 
 // storable reports whether a response may be stored or, for a GraphQL query without a rule, given to followers. It returns
 // the freshness lifetime and the request fields in Vary.

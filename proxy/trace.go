@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/secrets"
@@ -260,7 +261,7 @@ func queueResult(p *limits.Permit, err error) string {
 
 // showLimit records the limit error of a request.
 func (s stage) showLimit(o limits.Outcome) {
-	if o.Limited == limits.NotLimited {
+	if o.Limited == policy.NotLimited {
 		return
 	}
 	s.ex.record.Stages[s.index].Limited = o.Limited

@@ -79,7 +79,7 @@ func endsRequest(err error) bool {
 // recognizeLimit adds a limit error to the outcome, and returns the error. GraphQL reports a limit with status 200.
 // recognizeLimit also adds the cost that a short response to a GraphQL call reports. It removes the rate headers of a refused
 // credential, because they report another budget.
-func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) limits.LimitError {
+func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limits.Outcome, permit limits.Permit) policy.LimitError {
 	answer := policy.UpstreamAnswer{
 		Status: resp.StatusCode, Header: resp.Header, GraphQL: a.graphQL != nil,
 		Unproven: a.sentCredential != nil && a.sentCredential.IsUnproven(),
@@ -88,25 +88,25 @@ func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limit
 		answer.Body = bodies.PeekText(resp)
 	}
 	e := g.Limiter.ReadLimitError(permit.Account, answer)
-	if a.sentCredential != nil && e.Kind == limits.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
+	if a.sentCredential != nil && e.Kind == policy.NotLimited && (answer.GraphQL || resp.StatusCode == http.StatusForbidden) && policy.LacksPermission(answer.Body) {
 		a.sentCredential.Denied()
 		a.lacksPermission = true
 	}
 	retryAfter := boundRetryAfter(resp.Header, outcome)
-	if e.Kind != limits.NotLimited {
+	if e.Kind != policy.NotLimited {
 		outcome.RetryAfter = retryAfter
 	}
 	if e.Repeated == 0 {
 		outcome.Limited = e.Kind
 	}
 	a.lateLimit = nil
-	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= bodies.MaxPeek && e.Kind == limits.NotLimited && resp.Header.Get("Content-Encoding") == "" {
+	if answer.GraphQL && resp.StatusCode == http.StatusOK && len(answer.Body) >= bodies.MaxPeek && e.Kind == policy.NotLimited && resp.Header.Get("Content-Encoding") == "" {
 		a.lateLimit = g.watchEnd(a, resp, permit)
 	} else if len(answer.Body) < bodies.MaxPeek {
 		a.record.QueryFailure = g.observeQuery(a.question, permit.Account, answer, outcome.Elapsed)
 	}
 	if answer.GraphQL && resp.StatusCode == http.StatusOK {
-		cost, executed, outside := limits.ReadCost(answer.Body)
+		cost, executed, outside := policy.ReadGraphQLCost(answer.Body)
 		if outside {
 			outcome.Outside = policy.GraphQLCost.Name
 		}
@@ -115,15 +115,15 @@ func (g *Gateway) recognizeLimit(a *attempt, resp *http.Response, outcome *limit
 		}
 	}
 	if outcome.Unauthorized && permit.Kind != policy.Unauthenticated {
-		outcome.Rate = limits.Rate{}
-		limits.RemoveRate(resp.Header)
+		outcome.Rate = policy.Rate{}
+		policy.RemoveRate(resp.Header)
 	}
 	return e
 }
 
 // boundRetryAfter returns the Retry-After of a response. The client gets no value outside the range.
 func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
-	wait, v := limits.ReadRetryAfter(h, time.Now())
+	wait, v := policy.ReadRetryAfter(h, time.Now())
 	switch v {
 	case policy.InRange:
 		return wait
@@ -177,18 +177,18 @@ func (g *Gateway) isPlainType(a *attempt, contentType string) bool {
 // lateLimit is what the end of a GraphQL response shows that is too long for a peek. Its errors follow the data.
 type lateLimit struct {
 	mu      sync.Mutex // the body may be read ahead in another goroutine
-	limit   limits.LimitError
+	limit   policy.LimitError
 	failure string
 }
 
-func (l *lateLimit) set(limit limits.LimitError, failure string) {
+func (l *lateLimit) set(limit policy.LimitError, failure string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.limit, l.failure = limit, failure
 }
 
 // result returns the limit error of the body, and the failure of the query, as far as the body has been read.
-func (l *lateLimit) result() (e limits.LimitError, failure string) {
+func (l *lateLimit) result() (e policy.LimitError, failure string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.limit, l.failure
@@ -197,15 +197,15 @@ func (l *lateLimit) result() (e limits.LimitError, failure string) {
 // watchEnd replaces the body of a response. A limit error in the last bytes of the body then counts for the account.
 func (g *Gateway) watchEnd(a *attempt, resp *http.Response, permit limits.Permit) *lateLimit {
 	l, header, ctx, q := &lateLimit{}, resp.Header.Clone(), a.detach(), a.question
-	retryAfter, _ := limits.ReadRetryAfter(resp.Header, a.sent)
+	retryAfter, _ := policy.ReadRetryAfter(resp.Header, a.sent)
 	resp.Body = bodies.NewTail(resp.Body, func(tail []byte) {
 		answer := policy.UpstreamAnswer{Status: http.StatusOK, Header: header, GraphQL: true, Body: lastErrors(tail)}
-		var e limits.LimitError
+		var e policy.LimitError
 		if answer.Body != nil {
-			e = limits.ReadLimitError(answer)
+			e = policy.ReadLimitError(answer)
 		}
 		l.set(e, "")
-		if e.Kind != limits.NotLimited {
+		if e.Kind != policy.NotLimited {
 			if err := g.Limiter.SettleLate(ctx, permit, e.Kind, retryAfter); err != nil {
 				g.Log.DebugContext(ctx, "limit error not settled", "request", a.record.ID, "error", err)
 			}

@@ -75,7 +75,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 			resp.Body = p
 		}
 		a.count(outcome, p.settle(outcome))
-		if resp != nil && outcome.Limited != limits.NotLimited {
+		if resp != nil && outcome.Limited != policy.NotLimited {
 			g.limitErrors.Add(p.permit.Account, resp.StatusCode)
 		}
 		if err == nil {
@@ -100,7 +100,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		}
 		endToken(resp.StatusCode) // after observeToken, which may have accepted the token
 
-		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != limits.NotLimited { // an error may name any resource
+		if resp.StatusCode < http.StatusBadRequest || outcome.Limited != policy.NotLimited { // an error may name any resource
 			g.Resources.Learn(a.claimScope, caller.Kind, a.resource, outcome.Rate.Resource)
 		}
 		if repeat || g.waitsForLimit(a, outcome) {
@@ -371,7 +371,7 @@ func (p *permitted) end(aborted bool) {
 // count adds a request with a cost to the record, and the limit error of the response to the result.
 func (a *attempt) count(o limits.Outcome, cost int) {
 	a.result.limited, a.result.limitAnswer = o.Limited, ""
-	if o.Limited != limits.NotLimited {
+	if o.Limited != policy.NotLimited {
 		a.result.limitAnswer = a.limitError.Name
 	}
 	a.result.outsideRange = cmp.Or(o.Rate.Ignored, o.Outside)
@@ -391,7 +391,7 @@ func (g *Gateway) learnIdentity(a *attempt, resp *http.Response, o limits.Outcom
 	caller := *a.caller
 	account, i, ok := caller.Account, learned.Identity{}, false
 	switch {
-	case o.Limited != limits.NotLimited:
+	case o.Limited != policy.NotLimited:
 		i, ok = learned.IdentityIn(a.limitError.Message)
 		ok = ok && i.Kind == caller.Kind.Base() && !isWorkflowLimit(o)
 	case resp.StatusCode == http.StatusOK && a.method == http.MethodGet && a.match.Path == "/user":
@@ -498,7 +498,7 @@ func (a *attempt) endCredentialUse(out *http.Request, resp *http.Response, o lim
 	if a.sentCredential = nil; sent == nil {
 		return false
 	}
-	a.unclear = sent.End(a.match.Operation, status, o.Limited != limits.NotLimited)
+	a.unclear = sent.End(a.match.Operation, status, o.Limited != policy.NotLimited)
 	denied := a.lacksPermission
 	if a.lacksPermission = false; !a.unclear && !denied || denied && a.denied {
 		return false
@@ -579,13 +579,13 @@ func (g *Gateway) waitsForLimit(a *attempt, o limits.Outcome) bool {
 	now := time.Now()
 	var end time.Time
 	switch {
-	case o.Limited == limits.NotLimited || !a.match.Operation.Safe() || a.hasAlternative || !g.Limiter.Enforces():
+	case o.Limited == policy.NotLimited || !a.match.Operation.Safe() || a.hasAlternative || !g.Limiter.Enforces():
 		return false
-	case o.Limited == limits.ContentLimit, o.Limited == limits.PrimaryLimit && cmp.Or(o.Rate.Resource, a.resource) != a.resource:
+	case o.Limited == policy.LimitContent, o.Limited == policy.LimitPrimary && cmp.Or(o.Rate.Resource, a.resource) != a.resource:
 		return false // admission would not wait
 	case o.RetryAfter > 0:
 		end = now.Add(o.RetryAfter)
-	case o.Limited == limits.PrimaryLimit || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
+	case o.Limited == policy.LimitPrimary || o.Rate.Limit != 0 && o.Rate.Used >= o.Rate.Limit:
 		end = now.Add(o.Rate.Reset.Sub(o.Rate.Date)) // the clocks may differ
 		if o.Rate.Date.IsZero() {
 			end = o.Rate.Reset

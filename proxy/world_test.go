@@ -349,8 +349,8 @@ func (w *world) want(name string, got, want any) {
 }
 
 // limitKind returns the kind of the limit error that a client recognizes in a response.
-func (r got) limitKind() limits.LimitKind {
-	return limits.ReadLimitError(policy.UpstreamAnswer{Status: r.StatusCode, Header: r.Header, Body: []byte(r.body)}).Kind
+func (r got) limitKind() policy.LimitKind {
+	return policy.ReadLimitError(policy.UpstreamAnswer{Status: r.StatusCode, Header: r.Header, Body: []byte(r.body)}).Kind
 }
 
 // last returns the record of the last request. A client may have its response before the request has ended.

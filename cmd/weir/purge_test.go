@@ -215,7 +215,7 @@ func TestOpenAccount(t *testing.T) {
 		testservers.Eventually(t, "the cool-down ends", func(ctx context.Context) bool {
 			return ledger.Admit(ctx, c).Granted
 		})
-		limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: retryAfter}
+		limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: retryAfter}
 		noError(t, ledger.Settle(t.Context(), limits.Permit{Claim: c}, limited))
 	}
 	address := adminOf(t, g)

@@ -37,7 +37,7 @@ func spendOne(t *testing.T, s store) {
 	if d := s.Admit(t.Context(), p.Claim); !d.Granted {
 		t.Fatal(d)
 	}
-	rate := limits.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+	rate := policy.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 	noError(t, s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}))
 }
 

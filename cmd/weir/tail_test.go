@@ -20,6 +20,7 @@ import (
 	"github.com/weirgate/weir/internal/history"
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -62,7 +63,7 @@ func sampleRecords() []*record.Record {
 		},
 		{
 			ID: "7", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Outcome: "miss", Status: 403,
-			Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Background: true, Limited: limits.SecondaryLimit, Stages: []record.Stage{{Name: "request", Detail: "403", Limited: limits.SecondaryLimit}},
+			Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Background: true, Limited: policy.LimitSecondary, Stages: []record.Stage{{Name: "request", Detail: "403", Limited: policy.LimitSecondary}},
 		},
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/internal/durations"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -62,7 +63,7 @@ func resultOf(r *record.Record) Result {
 		return Stale
 	case r.Outcome == record.OutcomeOwn:
 		return Hit
-	case r.Limited != limits.NotLimited:
+	case r.Limited != policy.NotLimited:
 		return Limited
 	case r.Outcome == record.OutcomeCollapsed, r.Waited >= minWait:
 		return Waited
@@ -166,10 +167,10 @@ func decision(r *record.Record) string {
 }
 
 // limitKinds explains the limit errors of the upstream.
-var limitKinds = map[limits.LimitKind]string{
-	limits.PrimaryLimit:   "the primary limit of the resource is exhausted",
-	limits.SecondaryLimit: "a secondary limit, so Weir sends nothing for this account during a cool-down",
-	limits.ContentLimit:   "content was created too quickly, so Weir sends no request of this account that creates content for a while",
+var limitKinds = map[policy.LimitKind]string{
+	policy.LimitPrimary:   "the primary limit of the resource is exhausted",
+	policy.LimitSecondary: "a secondary limit, so Weir sends nothing for this account during a cool-down",
+	policy.LimitContent:   "content was created too quickly, so Weir sends no request of this account that creates content for a while",
 }
 
 // explainWait returns a sentence with the total wait and the reason for its longest part.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -169,7 +170,7 @@ func TestSeriesCountResults(t *testing.T) {
 		w.Observe(background)
 		time.Sleep(stepLength)
 		w.Observe(&record.Record{Status: 429, Outcome: "refused", Cache: record.CacheStatus{Detail: "primary"}})
-		w.Observe(&record.Record{Status: 403, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Limited: limits.SecondaryLimit})
+		w.Observe(&record.Record{Status: 403, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Limited: policy.LimitSecondary})
 		s := w.Series()
 		last := func(name string) []uint32 { return s.Values[name][358:] }
 		equal(w, "points of a series", len(s.Values["hit"]), 360)

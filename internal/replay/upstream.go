@@ -9,7 +9,6 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/weirgate/weir/cache"
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy"
 )
@@ -143,7 +142,7 @@ func (u *upstream) latencyOf(r *Request, operation string) time.Duration {
 }
 
 // count charges a request to its primary window, and returns the rate headers of its response.
-func (u *upstream) count(p *proxy.Plan, cost int, now time.Time) limits.Rate {
+func (u *upstream) count(p *proxy.Plan, cost int, now time.Time) policy.Rate {
 	limit := u.limits.For(p.Caller.Kind, p.Claim.Resource)
 	key := accountResource{p.Caller.Account, p.Claim.Resource}
 	w, ok := u.windows.Get(key)
@@ -152,7 +151,7 @@ func (u *upstream) count(p *proxy.Plan, cost int, now time.Time) limits.Rate {
 		u.windows.Add(key, w)
 	}
 	w.used += cost
-	return limits.Rate{Limit: limit.Max, Used: w.used, Reset: w.reset, Date: now.Truncate(time.Second), Resource: p.Claim.Resource}
+	return policy.Rate{Limit: limit.Max, Used: w.used, Reset: w.reset, Date: now.Truncate(time.Second), Resource: p.Claim.Resource}
 }
 
 // header returns the header of a response.

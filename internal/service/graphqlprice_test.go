@@ -158,7 +158,7 @@ func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
 				rate := limiter.ReadRate(w.Header())
 				outcome := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true, Rate: rate}
 				if parsed.ReportsCost {
-					outcome.Cost, _, _ = limits.ReadCost(w.Body.Bytes())
+					outcome.Cost, _, _ = policy.ReadGraphQLCost(w.Body.Bytes())
 				}
 				if _, err := limiter.Settle(t.Context(), *permit, outcome); err != nil {
 					t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -23,7 +23,7 @@ const (
 
 // failed reports whether [AccessLogErrors] selects a request. The access line of such a request is written at once.
 func failed(r *record.Record) bool {
-	return r.Error != "" || r.OutsideRange != "" || r.Outcome == record.OutcomeRefused || r.Limited != limits.NotLimited || r.Status >= http.StatusInternalServerError
+	return r.Error != "" || r.OutsideRange != "" || r.Outcome == record.OutcomeRefused || r.Limited != policy.NotLimited || r.Status >= http.StatusInternalServerError
 }
 
 // accessLog writes one line for each request. It is not safe for concurrent use.
@@ -65,7 +65,7 @@ func (a *accessLog) write(r *record.Record) {
 	if r.Background {
 		a.attrs = append(a.attrs, slog.Bool("background", true))
 	}
-	if r.Limited != limits.NotLimited {
+	if r.Limited != policy.NotLimited {
 		a.attrs = append(a.attrs, slog.String("limited", string(r.Limited)))
 	}
 	for _, optional := range [...]slog.Attr{

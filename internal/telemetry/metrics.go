@@ -15,7 +15,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -260,7 +260,7 @@ func (m *metrics) observe(r *record.Record) {
 			if err != nil {
 				errorType = s.Detail
 			}
-			if s.Limited != limits.NotLimited {
+			if s.Limited != policy.NotLimited {
 				m.limitErrors.add(ctx, 1, resource, string(s.Limited))
 			}
 			m.clientDuration.record(ctx, s.Elapsed, status, r.Method, r.Upstream, errorType)

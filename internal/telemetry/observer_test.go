@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/testservers"
-	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -104,7 +104,7 @@ func TestLineOfAFailureIsWrittenAtOnce(t *testing.T) {
 	for name, change := range map[string]func(*record.Record){
 		"upstream error": func(r *record.Record) { r.Status = 502 },
 		"refusal":        func(r *record.Record) { r.Status, r.Outcome = 429, record.OutcomeRefused },
-		"limit error":    func(r *record.Record) { r.Limited = limits.PrimaryLimit },
+		"limit error":    func(r *record.Record) { r.Limited = policy.LimitPrimary },
 		"error":          func(r *record.Record) { r.Error = "no route to host" },
 		"strange number": func(r *record.Record) { r.OutsideRange = "date" },
 	} {
@@ -269,7 +269,7 @@ func TestAccessLogSettingSelectsRequests(t *testing.T) {
 func completeRecord() *record.Record {
 	r := fullRecord()
 	r.ID, r.Account, r.Path, r.Target, r.Bytes, r.Waited = "id", "octo-bot", "/repos/acme/widgets", "ab12", 7, 2*time.Second
-	r.Background, r.Tag, r.Limited, r.LimitAnswer, r.OutsideRange = true, "nightly", limits.PrimaryLimit, "primary", "date"
+	r.Background, r.Tag, r.Limited, r.LimitAnswer, r.OutsideRange = true, "nightly", policy.LimitPrimary, "primary", "date"
 	r.Cache, r.Error = record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304, Stored: true}, "read \"x\":\nconnection reset\x1b"
 	return r
 }

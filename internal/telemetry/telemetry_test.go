@@ -47,7 +47,7 @@ func fullRecord() *record.Record {
 			{Name: "queue", Elapsed: time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Second, Detail: "202"}, {Name: "settle"},
 			{Name: "poll", Elapsed: time.Second}, {Name: "queue"}, {Name: "attempt", Detail: "timeout", Failed: true},
 			{Name: "queue", Detail: "primary", Failed: true}, {Name: "coalesce", Detail: "stored"},
-			{Name: "attempt", Elapsed: time.Second, Detail: "403", Limited: limits.SecondaryLimit},
+			{Name: "attempt", Elapsed: time.Second, Detail: "403", Limited: policy.LimitSecondary},
 			{Name: "retry", Elapsed: time.Second}, {Name: "retry", Elapsed: time.Second}, {Name: "retry", Failed: true},
 		},
 	}
@@ -321,7 +321,7 @@ func TestClientsHaveGauges(t *testing.T) {
 		for i := range 50 {
 			p := must(limiter.Acquire(t.Context(), claim, caller("job"), time.Now()))
 			must(limiter.Settle(t.Context(), *p, limits.Outcome{
-				Sent: true, Answered: true, Ended: true, Rate: limits.Rate{Resource: policy.Core, Limit: 100, Used: i + 1, Reset: reset},
+				Sent: true, Answered: true, Ended: true, Rate: policy.Rate{Resource: policy.Core, Limit: 100, Used: i + 1, Reset: reset},
 			}))
 		}
 		var waiting sync.WaitGroup

@@ -266,17 +266,17 @@ var windowCases = []testCase{
 	}},
 	{"a primary limit error closes only its resource", func(h *harness) {
 		o := reported("core", 4000, 5000, time.Now().Add(60*second))
-		o.Limited = limits.PrimaryLimit
+		o.Limited = policy.LimitPrimary
 		h.spend(get("core"), o)
 		h.refused(get("core"), limits.Primary, 60*second+jitter)
 		h.granted(get("search"))
 	}},
 	{"a primary limit error without headers closes the resource for one window", func(h *harness) {
-		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitPrimary})
 		h.refused(get("core"), limits.Primary, time.Hour+jitter)
 	}},
 	{"a reset by the local clock does not hide the windows of the upstream's clock", func(h *harness) {
-		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitPrimary})
 		time.Sleep(time.Hour + jitter)
 		behind := reported("core", 5000, 5000, time.Now().Add(-2*time.Hour))
 		behind.Rate.Date = time.Now().Add(-3 * time.Hour)
@@ -393,7 +393,7 @@ var unlimitedCases = []testCase{
 		for range 100 {
 			h.spend(get("core"), silent())
 		}
-		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit})
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitPrimary})
 		h.refused(get("core"), limits.Primary, time.Hour+jitter)
 		h.check("unlimited", h.unlimited("core"), false)
 	}},
@@ -404,7 +404,7 @@ var unlimitedCases = []testCase{
 			h.spend(c, silent())
 			h.spend(get("search"), silent())
 		}
-		h.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: 9 * second})
+		h.spend(c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: 9 * second})
 		h.check("unlimited", h.unlimited("core"), false)
 		h.check("unlimited search", h.unlimited("search"), false)
 		time.Sleep(10 * second)

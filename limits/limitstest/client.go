@@ -194,7 +194,7 @@ func (c *client) request(ctx context.Context, rng *rand.Rand) bool {
 func (c *client) settle(permit *limits.Permit, response *Response, elapsed time.Duration) {
 	outcome := limits.Outcome{
 		Sent: true, Resent: response.Resent, Answered: true, Ended: response.Body == 0, Failed: response.Failed,
-		Succeeded: !response.Failed && response.Limited == limits.NotLimited,
+		Succeeded: !response.Failed && response.Limited == policy.NotLimited,
 		Elapsed:   elapsed, Rate: response.Rate, Uncounted: response.Uncounted, Limited: response.Limited, RetryAfter: response.RetryAfter, Cost: response.Cost,
 	}
 	ended := time.Now().Add(response.Body)

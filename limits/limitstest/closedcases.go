@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // closedRetry is the wait of a claim of a closed account.
@@ -68,7 +69,7 @@ var closedCases = []testCase{
 	}},
 	{"an operator ends a pause of content creation", func(h *harness) {
 		o := answered()
-		o.Limited, o.RetryAfter = limits.ContentLimit, time.Hour
+		o.Limited, o.RetryAfter = policy.LimitContent, time.Hour
 		c := get("core")
 		c.CreatesContent = true
 		h.spend(c, o)

@@ -111,7 +111,7 @@ var doubtCases = []testCase{
 		reset := time.Now().Add(time.Hour)
 		h.confirm(12, 5000, reset)
 		o := reported("core", 60, 60, time.Now().Add(20*time.Minute))
-		o.Limited = limits.PrimaryLimit
+		o.Limited = policy.LimitPrimary
 		h.spend(get("core"), o)
 		probe := h.granted(get("core"))
 		h.refused(get("core"), limits.Primary, untilSettled)
@@ -162,7 +162,7 @@ var doubtCases = []testCase{
 	{"a limit error needs no probe", func(h *harness) {
 		h.confirm(3, 5000, time.Now().Add(time.Hour))
 		o := reported("core", 1000, 1000, time.Now().Add(20*time.Minute))
-		o.Limited = limits.PrimaryLimit
+		o.Limited = policy.LimitPrimary
 		h.spend(get("core"), o)
 		h.refused(get("core"), limits.Primary, time.Hour+jitter)
 	}},
@@ -212,7 +212,7 @@ var doubtCases = []testCase{
 		content := get("core")
 		content.CreatesContent = true
 		o := reported("core", 1, 5000, time.Now().Add(3*time.Hour))
-		o.Limited = limits.ContentLimit
+		o.Limited = policy.LimitContent
 		h.spend(content, o)
 		h.refused(content, limits.Content, time.Minute)
 		h.granted(get("core"))
@@ -238,13 +238,13 @@ var doubtCases = []testCase{
 		for _, p := range open {
 			time.Sleep(second)
 			o := answered()
-			o.Limited = limits.ContentLimit
+			o.Limited = policy.LimitContent
 			h.settled(p, o)
 		}
 		h.refused(content, limits.Content, time.Minute)
 	}},
 	{"a primary limit error without a reset lasts for retry-after", func(h *harness) {
-		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.PrimaryLimit, RetryAfter: 90 * second})
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitPrimary, RetryAfter: 90 * second})
 		h.refused(get("core"), limits.Primary, 90*second+jitter)
 	}},
 }

@@ -6,14 +6,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
 // Response is the response to one request.
 type Response struct {
-	Rate       limits.Rate
-	Limited    limits.LimitKind
+	Rate       policy.Rate
+	Limited    policy.LimitKind
 	RetryAfter time.Duration
 	Failed     bool
 	Uncounted  bool
@@ -223,7 +222,7 @@ func (ex *exchange) arrive(a *account, now time.Time) {
 		}
 	} else {
 		ex.over, ex.refusedIn = true, w.opened
-		ex.response.Limited = limits.PrimaryLimit
+		ex.response.Limited = policy.LimitPrimary
 		if excess > 0 {
 			ex.violation(a, limit, fmt.Sprintf("%d beyond %d, granted at %s, window %s to %s, %d by other users",
 				excess, w.max,
@@ -248,7 +247,7 @@ func primaryName(resource string) string {
 
 // secondaryError responds with a secondary limit error, and starts its cool-down.
 func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
-	ex.response.Limited = limits.SecondaryLimit
+	ex.response.Limited = policy.LimitSecondary
 	w.roll(now, true)
 	// The error is a further consecutive error if its request was granted after the ledger learned of the last error.
 	if a.episodes == 0 || !a.lastLearned.Before(a.lastSecondary) && ex.Granted.After(a.lastLearned) {
@@ -271,7 +270,7 @@ func (ex *exchange) secondaryError(a *account, w *window, now time.Time) {
 // writeRate sets the rate headers.
 func (ex *exchange) writeRate(a *account, now time.Time) {
 	n := &ex.profile
-	ex.response.Failed = ex.response.Limited == limits.NotLimited && chance(ex.rng, n.Failing)
+	ex.response.Failed = ex.response.Limited == policy.NotLimited && chance(ex.rng, n.Failing)
 	if ex.response.Failed || n.NoLimits {
 		return
 	}
@@ -280,17 +279,17 @@ func (ex *exchange) writeRate(a *account, now time.Time) {
 	}
 	w := ex.window(a, ex.counted)
 	s := w.snapshot(now)
-	if n.Behind > 0 && ex.response.Limited != limits.PrimaryLimit {
+	if n.Behind > 0 && ex.response.Limited != policy.LimitPrimary {
 		s = s.before(ex.rng.Int64N(int64(n.Behind) + 1))
 	}
-	if ex.response.Limited == limits.PrimaryLimit && !s.opened.Equal(ex.refusedIn) {
+	if ex.response.Limited == policy.LimitPrimary && !s.opened.Equal(ex.refusedIn) {
 		return // the window has ended: an error without rate headers
 	}
 	if ex.response.cooldown != nil && ex.response.RetryAfter == 0 && s.used >= s.max {
 		*ex.response.cooldown = s.ends // the reset takes precedence over the default
 	}
 	ex.response.snapshot = s
-	ex.response.Rate = limits.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.reportReset(s.ends, ex.rng),
+	ex.response.Rate = policy.Rate{Limit: int(s.max), Used: int(s.used), Reset: n.reportReset(s.ends, ex.rng),
 		Resource: ex.counted}
 }
 

@@ -79,7 +79,7 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 		{policy.Search + " sliding", policy.Search, altering(func(o *limits.Outcome) { o.Rate.Limit++ }),
 			func(n *Profile) { n.SlidingSearch = true }},
 		{policy.CodeSearch, policy.CodeSearch, altering(func(o *limits.Outcome) { o.Rate.Limit++ }), nil},
-		{primary, primary, altering(func(o *limits.Outcome) { o.Rate, o.Succeeded = limits.Rate{}, true }), nil},
+		{primary, primary, altering(func(o *limits.Outcome) { o.Rate, o.Succeeded = policy.Rate{}, true }), nil},
 		{primary + " graphql", primary + " graphql", ShareLedger(func(r limits.Rules) Ledger { return cheapLedger{newMemory(r)} }), nil},
 		{cpu, cpu, altering(func(o *limits.Outcome) { o.Elapsed = o.Elapsed * 95 / 100 }), nil},
 		{cpu, cpu, ShareLedger(func(r limits.Rules) Ledger { return unrenewedLedger{newMemory(r)} }), stall},
@@ -88,7 +88,7 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 		{concurrency, concurrency, withLimits(func(l *policy.Limits) { l.Concurrent++ }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Used, o.Uncounted = o.Rate.Used-3, true }), nil},
 		{primary, primary, altering(func(o *limits.Outcome) { o.Rate.Reset = o.Rate.Reset.Add(-3 * time.Second) }), nil},
-		{cooling, points, altering(func(o *limits.Outcome) { o.Limited = limits.NotLimited }), limited},
+		{cooling, points, altering(func(o *limits.Outcome) { o.Limited = policy.NotLimited }), limited},
 		{cooling, points, altering(func(o *limits.Outcome) { o.RetryAfter = o.RetryAfter * 2 / 3 }), limited},
 	} {
 		t.Run(c.limit, func(t *testing.T) {

@@ -125,7 +125,7 @@ func drawHistory(t *rapid.T) []step {
 		s := &history[i]
 		s.outcome.Unauthorized = s.outcome.Unauthorized && proven
 		if o := &s.outcome.Outcome; i < silentUntil {
-			o.Rate, o.Limited, o.RetryAfter, o.Failed, o.Succeeded = limits.Rate{}, limits.NotLimited, 0, false, o.Answered
+			o.Rate, o.Limited, o.RetryAfter, o.Failed, o.Succeeded = policy.Rate{}, policy.NotLimited, 0, false, o.Answered
 		}
 		before := min(s.before, len(claims))
 		switch {
@@ -160,7 +160,7 @@ func drawOutsideUse(t *rapid.T) (history []step) {
 		d.Sent, d.Answered, d.Succeeded = true, true, true
 		d.Elapsed = time.Duration(rapid.IntRange(0, 400).Draw(t, "milliseconds")) * time.Millisecond
 		if rapid.IntRange(0, 3).Draw(t, "limited") == 3 {
-			d.Limited, d.Succeeded = limits.SecondaryLimit, false
+			d.Limited, d.Succeeded = policy.LimitSecondary, false
 			d.RetryAfter = rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 20 * time.Second}).Draw(t, "retry after")
 		}
 		history = append(history, step{kind: waits, pass: pass}, step{kind: admits, claim: c}, step{kind: settles, claim: c, outcome: d})
@@ -198,7 +198,7 @@ func drawOutliers(t *rapid.T) (history []step) {
 			if b != budgets[0] {
 				used = rapid.SampledFrom([]int{0, b.limit, b.limit}).Draw(t, "used")
 			}
-			d.Rate, d.reset, d.dated = limits.Rate{Limit: b.limit, Used: used}, b.reset-elapsed, true
+			d.Rate, d.reset, d.dated = policy.Rate{Limit: b.limit, Used: used}, b.reset-elapsed, true
 		}
 		d.Unauthorized = rapid.IntRange(0, 9).Draw(t, "unauthorized") == 9 && proven
 		proven = proven || !d.Unauthorized
@@ -273,13 +273,13 @@ func drawOutcome(t *rapid.T) draft {
 	o.Uncounted = rapid.IntRange(0, 5).Draw(t, "uncounted") == 5
 	switch rapid.IntRange(0, 10).Draw(t, "limited") {
 	case 10:
-		o.Limited = limits.ContentLimit
+		o.Limited = policy.LimitContent
 		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, time.Second, 20 * time.Second, 2 * time.Hour}).Draw(t, "retry after")
 	case 9:
-		o.Limited = limits.PrimaryLimit
+		o.Limited = policy.LimitPrimary
 		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, 20 * time.Second}).Draw(t, "retry after")
 	case 8:
-		o.Limited = limits.SecondaryLimit
+		o.Limited = policy.LimitSecondary
 		o.RetryAfter = rapid.SampledFrom([]time.Duration{0, 0, time.Second, 20 * time.Second}).Draw(t, "retry after")
 	case 7:
 		o.Failed = true
@@ -291,7 +291,7 @@ func drawOutcome(t *rapid.T) draft {
 		o.Rate.Invalid = true
 	default:
 		limit := rapid.SampledFrom([]int{3, 6, 20, 20, 60}).Draw(t, "limit")
-		o.Rate = limits.Rate{
+		o.Rate = policy.Rate{
 			Limit: limit, Used: drawUsed(t, limit),
 			Resource: rapid.SampledFrom([]string{"", "", policy.Core, policy.Search, "invented", "in_vented-2.0"}).Draw(t, "named"),
 		}

@@ -62,7 +62,7 @@ var invariants = []invariant{
 		b.settled(first, limits.Outcome{})
 		time.Sleep(second)
 		p := b.granted(get(policy.Core))
-		b.settled(p, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit,
+		b.settled(p, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary,
 			RetryAfter: d.wait})
 		if !b.account().ClosedSince.IsZero() {
 			return "" // the request was the last of several failed probes
@@ -203,13 +203,13 @@ func (b *harness) useUp(batch bool, used int, reset time.Time) int {
 
 // drawReports draws the reports of one window: resets that differ by one second, uses in any order, and reports of the
 // previous window.
-func drawReports(t *rapid.T) []limits.Rate {
-	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) limits.Rate {
+func drawReports(t *rapid.T) []policy.Rate {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) policy.Rate {
 		reset := 60 + rapid.IntRange(0, 1).Draw(t, "flicker")
 		if rapid.IntRange(0, 3).Draw(t, "old") == 3 {
 			reset = -30
 		}
-		return limits.Rate{
+		return policy.Rate{
 			Limit: 50, Used: rapid.IntRange(0, 50).Draw(t, "used"), Resource: policy.Core,
 			Reset: time.Unix(946684800+int64(reset), 0), Date: time.Unix(946684800, 0),
 		}
@@ -217,7 +217,7 @@ func drawReports(t *rapid.T) []limits.Rate {
 }
 
 // afterReports returns the account after responses with the given reports, which all arrive at one time.
-func afterReports(b *harness, reports []limits.Rate) limits.Account {
+func afterReports(b *harness, reports []policy.Rate) limits.Account {
 	expired := get(policy.Core)
 	expired.ID = 1
 	for _, rate := range reports { // responses to expired permits

@@ -357,11 +357,11 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 		return
 	}
 	if o.Unauthorized && m.kind != policy.Unauthenticated { // the headers are not about the account
-		o.Rate = limits.Rate{}
+		o.Rate = policy.Rate{}
 	}
 	o.RetryAfter = min(o.RetryAfter, time.Hour)
 	headers := o.Rate.Invalid || o.Rate.Limit != 0
-	m.enforced = m.enforced || headers || o.Limited != limits.NotLimited
+	m.enforced = m.enforced || headers || o.Limited != policy.NotLimited
 	w := m.window(cmp.Or(o.Rate.Resource, c.Resource))
 	ofAddress := false
 	if o.Rate.Limit != 0 {
@@ -372,15 +372,15 @@ func (m *model) settle(c limits.Claim, o limits.Outcome, now int64) {
 		ofAddress = strange && m.kind != policy.Unauthenticated && o.Rate.Limit == m.rules.Primary.Unauthenticated
 	} else if p != nil {
 		w.learnWithoutHeaders(now)
-		if o.Succeeded && !headers && o.Limited == limits.NotLimited {
+		if o.Succeeded && !headers && o.Limited == policy.NotLimited {
 			w.silentSuccesses++
 		}
 		m.addUnconfirmed(w, now, price)
 	}
-	if o.Limited != limits.PrimaryLimit || !ofAddress { // perhaps the budget of the address
+	if o.Limited != policy.LimitPrimary || !ofAddress { // perhaps the budget of the address
 		m.handleLimitError(c, p != nil, sent, w, o, now)
 	}
-	if c.CreatesContent && o.Succeeded && o.Limited == limits.NotLimited && sent > m.contentError {
+	if c.CreatesContent && o.Succeeded && o.Limited == policy.NotLimited && sent > m.contentError {
 		m.contentErrors = 0
 	}
 	if p != nil && o.Ended {
@@ -426,21 +426,21 @@ func (m *model) settlePermit(p *openPermit, price int64, o limits.Outcome, now i
 // handleLimitError starts or ends a cool-down.
 func (m *model) handleLimitError(c limits.Claim, known bool, sent int64, w *fixedWindow, o limits.Outcome, now int64) {
 	switch {
-	case o.Limited == limits.PrimaryLimit:
+	case o.Limited == policy.LimitPrimary:
 		w.exhaust(o.RetryAfter, now)
-	case o.Limited == limits.ContentLimit:
+	case o.Limited == policy.LimitContent:
 		m.pauseContent(o.RetryAfter, sent > m.contentError || sent == 0 && now >= m.contentUntil, now)
-	case o.Limited == limits.SecondaryLimit && (known || now >= m.blocked):
+	case o.Limited == policy.LimitSecondary && (known || now >= m.blocked):
 		another := sent > m.lastError || sent == 0 && now >= m.blocked
 		if another && w.usedUpUntil(now) == 0 {
 			m.learnShare(c, now)
 		}
 		m.startCooldown(another, w, o.RetryAfter, now)
-	case o.Limited == limits.NotLimited && !o.Failed && m.closedSince != 0:
+	case o.Limited == policy.NotLimited && !o.Failed && m.closedSince != 0:
 		m.reopen() // an earlier request succeeded
-	case o.Limited == limits.NotLimited && !o.Failed && m.probing && m.probe == c.ID:
+	case o.Limited == policy.NotLimited && !o.Failed && m.probing && m.probe == c.ID:
 		m.probing, m.probe, m.slowStart, m.failedProbes = false, 0, now, 0
-	case o.Limited == limits.NotLimited && !o.Failed && !m.probing && m.slowStart == 0:
+	case o.Limited == policy.NotLimited && !o.Failed && !m.probing && m.slowStart == 0:
 		m.errors = 0
 	}
 }

@@ -115,7 +115,7 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent int64, known bool, 
 	}
 	if s := w.strange; s != nil && s.limit == t.limit && same(s.windowReport, t) && (!s.tooMuch || t.used > t.limit) {
 		// Perhaps the same response, or that of a request that was in progress together.
-		if sent == 0 || sent < s.arrived && (o.Limited == limits.NotLimited || w.ofAddress(t, m)) {
+		if sent == 0 || sent < s.arrived && (o.Limited == policy.NotLimited || w.ofAddress(t, m)) {
 			return true, false
 		}
 		w.strange = nil // it was right
@@ -131,7 +131,7 @@ func (w *fixedWindow) learn(m *model, o limits.Outcome, sent int64, known bool, 
 		}
 	}
 	t.perhaps = w.removeConfirmed(sent - 1)
-	if known && !o.Uncounted && o.Limited != limits.PrimaryLimit {
+	if known && !o.Uncounted && o.Limited != policy.LimitPrimary {
 		t.sure = int64(max(1, o.Cost))
 	}
 	if known := slices.ContainsFunc(w.reports, func(old windowReport) bool { return same(old, t) }); sent == 0 && known {
@@ -161,12 +161,12 @@ func (w *fixedWindow) reported() (list []windowReport) {
 // leaves no request. In the latter case, its reset differs from that of ten responses whose window the upstream had not
 // ended yet, or its limit is lower. The first report is contradicted if it leaves no request and has the limit of callers without a credential. A refusal needs no
 // second report, unless it has that limit.
-func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal limits.LimitKind, now int64) bool {
+func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal policy.LimitKind, now int64) bool {
 	known := w.reported()
 	if len(known) == 0 {
-		return anonymous && t.used >= t.limit && refusal == limits.NotLimited
+		return anonymous && t.used >= t.limit && refusal == policy.NotLimited
 	}
-	if refusal != limits.NotLimited && !anonymous {
+	if refusal != policy.NotLimited && !anonymous {
 		return false
 	}
 	otherReset, otherLimit, used, lower, often := true, true, t.used, false, false

@@ -40,7 +40,7 @@ func (u *sharedBudget) answer(cost int64) limits.Outcome {
 	o.Elapsed = u.busy
 	if u.used+cost+u.outside > u.limit {
 		u.errors = append(u.errors, now)
-		o.Limited, o.RetryAfter = limits.SecondaryLimit, u.retryAfter
+		o.Limited, o.RetryAfter = policy.LimitSecondary, u.retryAfter
 		return o
 	}
 	o.Succeeded = true

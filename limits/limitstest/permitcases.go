@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // permitCases test permits in use.
@@ -166,7 +167,7 @@ var permitCases = []testCase{
 // limitedBy returns the outcome of a response that is a secondary limit error.
 func limitedBy(retryAfter time.Duration) limits.Outcome {
 	o := answered()
-	o.Limited, o.RetryAfter = limits.SecondaryLimit, retryAfter
+	o.Limited, o.RetryAfter = policy.LimitSecondary, retryAfter
 	return o
 }
 
@@ -179,7 +180,7 @@ var cooldownCases = []testCase{
 	}},
 	{"with remaining 0 the cool-down lasts until the reset", func(h *harness) {
 		o := reported("core", 5000, 5000, time.Now().Add(300*second))
-		o.Limited = limits.SecondaryLimit
+		o.Limited = policy.LimitSecondary
 		h.spend(get("core"), o)
 		h.refused(get("search"), limits.Cooldown, 300*second+jitter)
 	}},
@@ -188,7 +189,7 @@ var cooldownCases = []testCase{
 		h.refused(get("search"), limits.Cooldown, 60*second)
 	}},
 	{"without any header the cool-down lasts one minute", func(h *harness) {
-		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit})
+		h.spend(get("core"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary})
 		h.refused(get("search"), limits.Cooldown, 60*second)
 	}},
 	{"repeated errors double the cool-down up to an hour", func(h *harness) {

@@ -68,14 +68,14 @@ func (r *Responder) Answer(account, raw string) bool {
 		Failed: resp.StatusCode >= 500, Unauthorized: resp.StatusCode == http.StatusUnauthorized}
 	graphQL := c.Resource == policy.GraphQL
 	e := l.ReadLimitError(account, policy.UpstreamAnswer{Status: resp.StatusCode, Header: resp.Header, GraphQL: graphQL, Body: body})
-	if e.Kind != limits.NotLimited {
-		o.RetryAfter, _ = limits.ReadRetryAfter(resp.Header, time.Now())
+	if e.Kind != policy.NotLimited {
+		o.RetryAfter, _ = policy.ReadRetryAfter(resp.Header, time.Now())
 	}
 	if e.Repeated == 0 {
 		o.Limited = e.Kind
 	}
 	if graphQL && resp.StatusCode == http.StatusOK {
-		o.Cost, o.Succeeded, _ = limits.ReadCost(body)
+		o.Cost, o.Succeeded, _ = policy.ReadGraphQLCost(body)
 	}
 	if _, err := l.Settle(context.Background(), *p, o); err != nil {
 		r.Errorf("settle: %v, after %q", err, raw)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // write returns a claim that costs five of 900 points.
@@ -154,7 +155,7 @@ var shareCases = []testCase{
 		h.spendPoints(700)
 		for range 3 {
 			o := reported("core", 5000, 5000, time.Now().Add(10*second))
-			o.Limited, o.RetryAfter = limits.SecondaryLimit, 2*second
+			o.Limited, o.RetryAfter = policy.LimitSecondary, 2*second
 			h.spend(write(), o)
 			time.Sleep(time.Until(h.account().BlockedUntil))
 			time.Sleep(10 * second)

@@ -112,7 +112,7 @@ func (h *harness) settled(p limits.Permit, o limits.Outcome) {
 
 // reported returns the outcome of a complete response with rate headers.
 func reported(resource string, used, limit int, reset time.Time) limits.Outcome {
-	return limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: limits.Rate{
+	return limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: policy.Rate{
 		Limit: limit, Used: used, Reset: reset, Date: time.Now().Truncate(second), Resource: resource,
 	}}
 }

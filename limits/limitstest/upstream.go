@@ -247,7 +247,7 @@ func (u *Upstream) Learned(response *Response, lag time.Duration) {
 	defer u.mu.Unlock()
 	now := time.Now()
 	stored := now
-	if response.Limited == limits.NotLimited {
+	if response.Limited == policy.NotLimited {
 		stored = now.Add(lag)
 	}
 	a := u.account(response.account)

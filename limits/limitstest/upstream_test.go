@@ -65,19 +65,19 @@ func TestStoreLearnsReportsAfterTheLag(t *testing.T) {
 	const lag = time.Second
 	for _, c := range []struct {
 		granted time.Duration // after the settlement
-		limited limits.LimitKind
+		limited policy.LimitKind
 		excess  int64
 	}{
-		{lag / 2, limits.NotLimited, 0},
-		{lag / 2, limits.PrimaryLimit, 1},
-		{2 * lag, limits.NotLimited, 1},
+		{lag / 2, policy.NotLimited, 0},
+		{lag / 2, policy.LimitPrimary, 1},
+		{2 * lag, policy.NotLimited, 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			u := NewUpstream(Profile{Limits: policy.DefaultLimits(), Kind: policy.User}, 1, time.Time{})
 			w := u.window(u.account("a"), policy.CodeSearch)
 			w.spendByOtherUsers(time.Now(), w.max)
 			u.Learned(&Response{
-				Rate: limits.Rate{Limit: int(w.max)}, Limited: c.limited, account: "a", snapshot: w.snapshot(time.Now()),
+				Rate: policy.Rate{Limit: int(w.max)}, Limited: c.limited, account: "a", snapshot: w.snapshot(time.Now()),
 			}, lag)
 			time.Sleep(c.granted)
 			if _, excess := w.take(time.Now(), time.Now(), 1, nil); max(0, excess) != c.excess {

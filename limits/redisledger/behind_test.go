@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
 
@@ -18,7 +17,7 @@ func TestLateReportsExceedNoWindowOfSeveralReplicas(t *testing.T) {
 				l := replicas[sent%len(replicas)]
 				if c := p.claim(1); p.admit(l, c) {
 					sent++
-					rate := limits.Rate{Limit: limit, Used: max(0, sent-3), Reset: reset, Date: time.Now(), Resource: policy.Core}
+					rate := policy.Rate{Limit: limit, Used: max(0, sent-3), Reset: reset, Date: time.Now(), Resource: policy.Core}
 					p.settle(l, c, answered(rate))
 				}
 				if time.Sleep(time.Second); sent == limit/2 && len(replicas) == 2 {

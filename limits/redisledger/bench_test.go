@@ -69,7 +69,7 @@ func (m *bench) send(b *testing.B, c limits.Claim, settled bool) limits.Permit {
 		return limits.Permit{Claim: c}
 	}
 	now := time.Now()
-	rate := limits.Rate{Limit: 1e9, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: c.Resource}
+	rate := policy.Rate{Limit: 1e9, Used: 1, Reset: now.Add(time.Hour), Date: now, Resource: c.Resource}
 	if err := m.Settle(b.Context(), limits.Permit{Claim: c}, answered(rate)); err != nil {
 		b.Error(err)
 	}

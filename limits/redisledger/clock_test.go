@@ -31,7 +31,7 @@ func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
 				reset := time.Now().Add(10 * time.Minute)
 				p.want("points", p.spend(p.r1, 1, 500, true)+p.spend(p.r2, 1, 500, true), 900)
 				c := p.mustAdmit(p.r1, limits.Claim{Account: "b", Operation: "op", Resource: policy.Core, Kind: policy.User, Points: 1, ID: 77}, "another account")
-				p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
+				p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
 				p.heartbeat(p.r1, p.r2)
 				p.clockOffset.Add(step.Microseconds())
 				for range 10 {
@@ -66,7 +66,7 @@ func TestSlowFirstCallsAreNoStep(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
 				reset := time.Now().Add(10 * time.Minute)
 				c := p.mustAdmit(p.r1, p.claimOf("b", 1), "first")
-				p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
+				p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
 				time.Sleep(time.Until(reset) - 20*time.Second)
 				p.heartbeat(p.r1, p.r2)
 				replicas := []*Ledger{p.r1, p.r2}

@@ -194,7 +194,7 @@ func failoverKeepsSpends(t *testing.T, nodes []*node) {
 					return false
 				}
 				spent[i]++
-				rate := limits.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+				rate := policy.Rate{Limit: 5000, Used: spent[i], Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 				_ = l.Settle(ctx, p, answered(rate)) // sent after the outage
 				return true
 			})
@@ -261,7 +261,7 @@ func loseShard(t *testing.T, nodes []*node, l *Ledger, killed int) {
 		p := limits.Permit{Claim: limits.Claim{ID: id, Account: name, Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
 		d := l.Admit(ctx, p.Claim)
 		if d.Granted {
-			rate := limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
+			rate := policy.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 			_ = l.Settle(ctx, p, answered(rate)) // sent later
 		}
 		return d

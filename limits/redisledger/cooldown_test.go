@@ -15,7 +15,7 @@ func TestCooldownIsRestoredByAnotherReplica(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
 				p.clockOffset.Store(offset.Microseconds())
 				c := p.mustAdmit(p.r1, create(1), "at the start")
-				p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit})
+				p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary})
 				before := p.decide(p.r2, create(2))
 				if before.Reason != limits.Cooldown {
 					p.Fatal(before)
@@ -35,7 +35,7 @@ func TestAnOpenedAccountIsOpenAtAllReplicas(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claim(1), "at the start"), true)
 		c := p.mustAdmit(p.r1, p.claim(1), "at the start")
-		p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Hour})
+		p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: time.Hour})
 		for range 20 { // the leases are returned
 			time.Sleep(10 * time.Second)
 			p.heartbeat(p.r1, p.r2)
@@ -59,7 +59,7 @@ func TestAnOpenedWindowIsOpenAtAllReplicas(t *testing.T) {
 		replicas := []*Ledger{p.r1, p.r2, r3}
 		reset := time.Now().Add(30 * time.Minute)
 		report := func(used int) limits.Outcome {
-			return answered(limits.Rate{Limit: 5000, Used: used, Reset: reset, Date: time.Now(), Resource: policy.Core})
+			return answered(policy.Rate{Limit: 5000, Used: used, Reset: reset, Date: time.Now(), Resource: policy.Core})
 		}
 		c := p.mustAdmit(r3, p.claim(1), "at the start")
 		p.settle(p.r2, p.mustAdmit(p.r2, p.claim(1), "at the start"), report(1_000_000))

@@ -57,7 +57,7 @@ func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 		p.spendOf(p.r1, "user:1", "job", 300)
 		p.spendOf(p.r2, "user:1", "bot", 200)
 		p.mustAdmit(p.r2, p.claimOf("user:1", 1), "in progress at the time of the recording")
-		p.limit(p.r1, "user:2", limits.Outcome{Limited: limits.SecondaryLimit, RetryAfter: time.Hour})
+		p.limit(p.r1, "user:2", limits.Outcome{Limited: policy.LimitSecondary, RetryAfter: time.Hour})
 		for _, err := range []error{
 			second(p.r1.ShareResources(ctx, map[string]string{"orgs/get-audit-log user": "audit_log"})),
 			second(p.r1.ShareAliases(ctx, []string{"token a user:1"})),

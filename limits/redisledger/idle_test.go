@@ -138,7 +138,7 @@ func TestLossOfRegistrationsHidesNoReplica(t *testing.T) {
 func TestAccountThatWakesUpReadsTheCurrentState(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		c := p.mustAdmit(p.r1, p.claim(1), "at the start")
-		p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Hour})
+		p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: time.Hour})
 		p.rest()
 		if err := p.r2.Open(p.Context(), "a"); err != nil {
 			p.Fatal(err)

@@ -165,7 +165,7 @@ func TestExtraTokensBelongToOneReplica(t *testing.T) {
 			c := p.claim(1)
 			c.Resource = policy.Search // the other budgets have spare tokens
 			p.admit(p.r1, c)
-			p.settle(p.r1, c, plain(limits.NotLimited))
+			p.settle(p.r1, c, plain(policy.NotLimited))
 		}
 		p.heartbeat(p.r1)
 		late := p.claim(1)
@@ -199,7 +199,7 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 		reset, used := time.Now().Add(20*time.Second), 0
 		settle := func(l *Ledger, c limits.Claim, date time.Time) {
 			used++
-			p.settle(l, c, answered(limits.Rate{Limit: limit, Used: used, Reset: reset, Date: date}))
+			p.settle(l, c, answered(policy.Rate{Limit: limit, Used: used, Reset: reset, Date: date}))
 		}
 		slow, late := []limits.Claim{p.claim(1), p.claim(1)}, p.claim(1)
 		for _, c := range slow {
@@ -260,7 +260,7 @@ func TestReportedLimitAppliesToAllReplicas(t *testing.T) {
 			}
 			c := claim()
 			p.admit(p.r1, c)
-			p.settle(p.r1, c, answered(limits.Rate{Limit: granted, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}))
+			p.settle(p.r1, c, answered(policy.Rate{Limit: granted, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}))
 			time.Sleep(90 * time.Second) // the window and the minute of the sliding log have ended
 			n := 0
 			for range 5 { // the slow start admits further requests after a second
@@ -282,7 +282,7 @@ func TestForgottenAccountReturnsItsLease(t *testing.T) {
 		for range 3 {
 			c := p.claim(300)
 			p.admit(p.r1, c)
-			p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}))
+			p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 1, Reset: time.Now().Add(20 * time.Second), Date: time.Now()}))
 		}
 		p.disconnect(p.r1)
 		time.Sleep(spareTime)
@@ -314,7 +314,7 @@ func TestReportedRequestsLeaveTheLease(t *testing.T) {
 					return
 				}
 				sent++
-				p.settle(l, c, answered(limits.Rate{Limit: 30, Used: used(), Reset: reset}))
+				p.settle(l, c, answered(policy.Rate{Limit: 30, Used: used(), Reset: reset}))
 				if sent == 5 && l == p.r1 {
 					p.heartbeat(p.r1) // requests spare tokens
 					p.hook.changeAll(fail)
@@ -379,7 +379,7 @@ func TestAccountWithManyPermits(t *testing.T) {
 				})
 				first := p.claim(1)
 				p.admit(p.r1, first)
-				p.settle(p.r1, first, answered(limits.Rate{Limit: 3 * c.permits, Used: 1, Reset: time.Now().Add(time.Hour)}))
+				p.settle(p.r1, first, answered(policy.Rate{Limit: 3 * c.permits, Used: 1, Reset: time.Now().Add(time.Hour)}))
 				open := make([]limits.OpenPermit, c.permits)
 				for i := range open {
 					open[i] = limits.OpenPermit{Permit: limits.Permit{Claim: p.claim(1)}}
@@ -421,7 +421,7 @@ func TestRefusedClaimKeepsNoTokens(t *testing.T) {
 		for _, l := range p.both() { // the content budget is used up
 			for range 40 {
 				p.lastID++
-				p.settle(l, p.mustAdmit(l, create(p.lastID), "within the content budget"), plain(limits.NotLimited))
+				p.settle(l, p.mustAdmit(l, create(p.lastID), "within the content budget"), plain(policy.NotLimited))
 			}
 		}
 		for range 5 {
@@ -468,7 +468,7 @@ func TestLeaseKeepsTrueCosts(t *testing.T) {
 			return c
 		}
 		report := func(used, cost int) limits.Outcome {
-			o := answered(limits.Rate{Limit: 100, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second), Resource: policy.Core})
+			o := answered(policy.Rate{Limit: 100, Used: used, Reset: reset, Date: time.Now().Truncate(time.Second), Resource: policy.Core})
 			o.Cost = cost
 			return o
 		}

@@ -209,7 +209,7 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	a.accepted = a.accepted || o.Sent && !o.Unauthorized
 	a.touch(a.part.Touches(p.Claim, o.Rate.Resource, r)...)
 	l.mu.Unlock()
-	if o.Limited == limits.NotLimited {
+	if o.Limited == policy.NotLimited {
 		return l.flush(ctx, a, false)
 	}
 	err := l.flush(ctx, a, true)

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 func TestOfflineLeaseIsUsedOnceWhenAReplyIsLost(t *testing.T) {
@@ -63,7 +64,7 @@ func TestObservationIsRestoredAfterAPause(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		c, now := p.claim(1), time.Now()
 		p.admit(p.r1, c)
-		p.settle(p.r1, c, answered(limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}))
+		p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 5000, Reset: now.Add(50 * time.Minute), Date: now}))
 		time.Sleep(45 * time.Minute)
 		p.loseData(p.r1)
 		time.Sleep(time.Minute)

@@ -61,7 +61,7 @@ func TestMergeReachesEveryNameAtEveryReplica(t *testing.T) {
 // A cool-down that one replica has before the merge reaches both names at the other replica.
 func TestMergeSharesTheCooldown(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
-		p.limit(p.r1, "token a", limits.Outcome{Limited: limits.SecondaryLimit, RetryAfter: time.Minute})
+		p.limit(p.r1, "token a", limits.Outcome{Limited: policy.LimitSecondary, RetryAfter: time.Minute})
 		p.mergeEverywhere()
 		p.heartbeat(p.r1)
 		for _, name := range []string{"token a", "token b", "user:1"} {
@@ -75,7 +75,7 @@ func TestMergeSharesTheCooldown(t *testing.T) {
 // A limit error after the merge reaches the replicas that have not learned the alias yet, and a limit error of such a replica
 // reaches the others.
 func TestMergeReachesOtherReplicasWithTheirNextCall(t *testing.T) {
-	limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Minute}
+	limited := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: time.Minute}
 	for _, at := range []int{0, 1} { // the replica that merges gets the error, or the other one
 		withTwoReplicas(t, func(p *pair) {
 			sent := p.mustAdmit(p.both()[at], p.claimOf("token a", 1), "before the merge")

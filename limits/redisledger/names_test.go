@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // openFor returns the ledger of a replica for an API.
@@ -34,7 +35,7 @@ func TestAPIsShareNothingAfterALoss(t *testing.T) {
 				limited, other := apis[""], apis["other"]
 				time.Sleep(5 * time.Second)
 				c, open := p.mustAdmit(limited, p.claim(1), "at the start"), p.mustAdmit(limited, p.claim(1), "at the start")
-				p.settle(limited, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: limits.SecondaryLimit, RetryAfter: time.Hour})
+				p.settle(limited, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: time.Hour})
 				p.mustAdmit(other, p.claim(1), "before the loss")
 				if err := p.client(t).FlushDB(t.Context()).Err(); err != nil {
 					t.Fatal(err)

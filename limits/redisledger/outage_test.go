@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/limits"
+	"github.com/weirgate/weir/policy"
 )
 
 // load is a client with regular requests to an upstream that has its own windows and clock.
@@ -45,7 +46,7 @@ func (l *load) request() bool {
 	if l.counted++; !reset.Equal(l.reset) {
 		l.reset, l.counted = reset, 1
 	}
-	l.settle(l.r1, c, answered(limits.Rate{Limit: 5000, Used: cmp.Or(l.fixed, l.counted), Reset: reset, Date: now.Truncate(time.Second).Add(l.clockOffset)}))
+	l.settle(l.r1, c, answered(policy.Rate{Limit: 5000, Used: cmp.Or(l.fixed, l.counted), Reset: reset, Date: now.Truncate(time.Second).Add(l.clockOffset)}))
 	time.Sleep(l.every - l.every/10)
 	return true
 }
@@ -126,7 +127,7 @@ func TestUnreportedRequestsAreCountedOnce(t *testing.T) {
 		p.setWindow(1000, 10*time.Minute)
 		for range 600 {
 			time.Sleep(500 * time.Millisecond)
-			p.settle(p.r1, p.mustAdmit(p.r1, p.claim(1), "with Redis"), answered(limits.Rate{}))
+			p.settle(p.r1, p.mustAdmit(p.r1, p.claim(1), "with Redis"), answered(policy.Rate{}))
 		}
 		p.heartbeat(p.r1)
 		p.disconnect(p.r1)
@@ -144,8 +145,8 @@ func TestOfflineLimitErrorClosesTheWindowUntilItsReset(t *testing.T) {
 		p.disconnect(p.r1)
 		c = p.mustAdmit(p.r1, p.claim(1), "without Redis")
 		now := time.Now()
-		o := answered(limits.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now})
-		o.Limited = limits.PrimaryLimit
+		o := answered(policy.Rate{Limit: 5000, Used: 5000, Reset: now.Add(time.Minute), Date: now})
+		o.Limited = policy.LimitPrimary
 		p.settle(p.r1, c, o)
 		p.r1.reconnect(p.Context())
 		if p.admit(p.r2, p.claim(1)) {
@@ -202,7 +203,7 @@ func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
 					return
 				}
 				if used++; responds {
-					p.settle(l, c, answered(limits.Rate{Limit: 20, Used: used, Reset: reset}))
+					p.settle(l, c, answered(policy.Rate{Limit: 20, Used: used, Reset: reset}))
 				}
 			}
 		}
@@ -234,7 +235,7 @@ func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 				p.r1.flushDelay = flushDelay
 				c := p.mustAdmit(p.r1, p.claim(1), "at the start")
 				lose(p)
-				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(limits.SecondaryLimit)); err == nil {
+				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(policy.LimitSecondary)); err == nil {
 					p.Fatal("no error")
 				}
 				if d := p.decide(p.r1, p.claim(1)); d.Reason != limits.Cooldown {

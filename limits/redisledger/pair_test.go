@@ -254,19 +254,19 @@ func (p *pair) settle(l *Ledger, c limits.Claim, o limits.Outcome) {
 	}
 }
 
-func plain(limited limits.LimitKind) limits.Outcome {
+func plain(limited policy.LimitKind) limits.Outcome {
 	return limits.Outcome{Sent: true, Answered: true, Limited: limited}
 }
 
 // answered returns the outcome of a complete response.
-func answered(rate limits.Rate) limits.Outcome {
+func answered(rate policy.Rate) limits.Outcome {
 	return limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}
 }
 
 // unusedWindow returns the rate headers of a window that has just begun.
-func unusedWindow() limits.Rate {
+func unusedWindow() policy.Rate {
 	now := time.Now()
-	return limits.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
+	return policy.Rate{Limit: 5000, Used: 1, Reset: now.Add(time.Hour).Truncate(time.Second), Date: now.Truncate(time.Second)}
 }
 
 // settleAnswered settles a permit with a response. If ended is not set, the response body remains open.
@@ -304,7 +304,7 @@ type window struct {
 func (w *window) answer(l *Ledger, c limits.Claim) {
 	w.Helper()
 	w.used++
-	o := answered(limits.Rate{Limit: w.limit, Used: w.used, Reset: w.reset, Date: time.Now()})
+	o := answered(policy.Rate{Limit: w.limit, Used: w.used, Reset: w.reset, Date: time.Now()})
 	o.Ended = !w.open
 	w.settle(l, c, o)
 }

@@ -40,7 +40,7 @@ func TestOutcomesAreSentWithClaims(t *testing.T) {
 		batches := p.countBatches(nil)
 		for i := range uint64(10) {
 			c := p.mustAdmit(p.r1, create(i+1), "in sequence")
-			p.settle(p.r1, c, plain(limits.NotLimited))
+			p.settle(p.r1, c, plain(policy.NotLimited))
 			p.release(p.r1, c, false)
 		}
 		p.want("batches of 10 requests", int(batches.Load()), 10)
@@ -70,7 +70,7 @@ func TestRemovedAccountIsNotLost(t *testing.T) {
 
 // As soon as Settle returns for a limit error, other replicas refuse claims.
 func TestLimitErrorIsSentImmediately(t *testing.T) {
-	for _, limited := range []limits.LimitKind{limits.PrimaryLimit, limits.SecondaryLimit} {
+	for _, limited := range []policy.LimitKind{policy.LimitPrimary, policy.LimitSecondary} {
 		withTwoReplicas(t, func(p *pair) {
 			p.r1.flushDelay = flushDelay
 			p.settle(p.r1, p.mustAdmit(p.r1, create(1), "at the start"), plain(limited))

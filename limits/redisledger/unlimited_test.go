@@ -34,7 +34,7 @@ func (p *pair) searches(l *Ledger, n int, when string) {
 // limitedSearch sends a search that gets a limit error.
 func (p *pair) limitedSearch(l *Ledger) {
 	p.Helper()
-	if !p.search(l, limits.Outcome{Limited: limits.PrimaryLimit}) {
+	if !p.search(l, limits.Outcome{Limited: policy.LimitPrimary}) {
 		p.Fatal("refused before the limit error")
 	}
 }

@@ -44,7 +44,7 @@ func TestReplicasTogetherExceedNoLimitOfWrites(t *testing.T) {
 			if !l.Admit(context.Background(), c).Granted {
 				continue
 			}
-			o := limits.Outcome{Sent: rng.IntN(10) > 0, Answered: true, Ended: true, Rate: limits.Rate{
+			o := limits.Outcome{Sent: rng.IntN(10) > 0, Answered: true, Ended: true, Rate: policy.Rate{
 				Limit: 5000, Used: i % 100, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core,
 			}}
 			o.Answered, o.Ended = o.Sent && rng.IntN(20) > 0, o.Sent

@@ -55,7 +55,7 @@ type Record struct {
 	Outcome Outcome `json:"outcome"`
 	// Limited is the limit error of the last response from the upstream, and LimitAnswer the row of
 	// policy/limitanswers.yaml that recognized it.
-	Limited     limits.LimitKind `json:"limited,omitempty"`
+	Limited     policy.LimitKind `json:"limited,omitempty"`
 	LimitAnswer string           `json:"limit_answer,omitempty"`
 	// QueryFailure is the row of policy/queryfailures.yaml for the last response to a GraphQL query, or "refused" if Weir
 	// did not send the query because of earlier failures.
@@ -218,7 +218,7 @@ type Stage struct {
 	// Shared is the use of the budget that delayed or refused the permit, if clients share the budget.
 	Shared *limits.SharedUse `json:"shared,omitempty"`
 	// Limited is the limit error of a request upstream.
-	Limited limits.LimitKind `json:"limited,omitempty"`
+	Limited policy.LimitKind `json:"limited,omitempty"`
 	// Failed is set for a stage that ended with an error, such as a refused permit.
 	Failed bool `json:"failed,omitempty"`
 }

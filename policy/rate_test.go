@@ -1,12 +1,10 @@
-package limits
+package policy
 
 import (
 	"net/http"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weirgate/weir/policy"
 )
 
 func TestReadRateParsesRateHeaders(t *testing.T) {
@@ -46,7 +44,7 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, ok := readRate(c.h, now)
+			got, ok := ReadRate(c.h, now)
 			if !got.Reset.Equal(c.want.Reset) || !got.Date.Equal(c.want.Date) || got.Limit != c.want.Limit || got.Used != c.want.Used || got.Resource != c.want.Resource || got.Invalid != c.want.Invalid || ok != c.ok {
 				t.Errorf("got %+v, %v; want %+v, %v", got, ok, c.want, c.ok)
 			}
@@ -60,18 +58,18 @@ func TestReadLimitErrorDistinguishesPrimaryAndSecondary(t *testing.T) {
 		status                       int
 		want                         LimitKind
 	}{
-		{"primary by text", `{"message":"API rate limit exceeded for user ID 7."}`, "", "", 403, PrimaryLimit},
-		{"primary by remaining 0", `{"message":"Forbidden"}`, "0", "", 429, PrimaryLimit},
-		{"secondary with remaining 0", `{"message":"You have exceeded a secondary rate limit."}`, "0", "", 403, SecondaryLimit},
-		{"secondary by documentation URL", `{"message":"Slow down","documentation_url":"https://docs/overview#secondary-rate-limits"}`, "0", "", 403, SecondaryLimit},
-		{"secondary by older text", `{"message":"You have triggered an abuse detection mechanism."}`, "10", "", 403, SecondaryLimit},
-		{"secondary by text of content creation", `{"message":"You have been temporarily blocked from content creation."}`, "10", "", 403, SecondaryLimit},
-		{"secondary by retry-after", `{"message":"Forbidden"}`, "10", "30", 403, SecondaryLimit},
-		{"429 without body and headers", ``, "", "", 429, SecondaryLimit},
+		{"primary by text", `{"message":"API rate limit exceeded for user ID 7."}`, "", "", 403, LimitPrimary},
+		{"primary by remaining 0", `{"message":"Forbidden"}`, "0", "", 429, LimitPrimary},
+		{"secondary with remaining 0", `{"message":"You have exceeded a secondary rate limit."}`, "0", "", 403, LimitSecondary},
+		{"secondary by documentation URL", `{"message":"Slow down","documentation_url":"https://docs/overview#secondary-rate-limits"}`, "0", "", 403, LimitSecondary},
+		{"secondary by older text", `{"message":"You have triggered an abuse detection mechanism."}`, "10", "", 403, LimitSecondary},
+		{"secondary by text of content creation", `{"message":"You have been temporarily blocked from content creation."}`, "10", "", 403, LimitSecondary},
+		{"secondary by retry-after", `{"message":"Forbidden"}`, "10", "30", 403, LimitSecondary},
+		{"429 without body and headers", ``, "", "", 429, LimitSecondary},
 		{"403 without limit", `{"message":"Resource not accessible"}`, "10", "", 403, NotLimited},
-		{"body cut off", `{"message":"You have exceeded a secondary rate limit. Plea`, "0", "", 403, SecondaryLimit},
-		{"GraphQL primary", `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded for user ID 7."}]}`, "0", "", 200, PrimaryLimit},
-		{"GraphQL secondary", `{"errors":[{"type":"RATE_LIMITED","message":"You have exceeded a secondary rate limit."}]}`, "10", "", 200, SecondaryLimit},
+		{"body cut off", `{"message":"You have exceeded a secondary rate limit. Plea`, "0", "", 403, LimitSecondary},
+		{"GraphQL primary", `{"data":null,"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded for user ID 7."}]}`, "0", "", 200, LimitPrimary},
+		{"GraphQL secondary", `{"errors":[{"type":"RATE_LIMITED","message":"You have exceeded a secondary rate limit."}]}`, "10", "", 200, LimitSecondary},
 		{"RATE_LIMITED in GraphQL data", `{"data":{"type":"RATE_LIMITED"},"errors":[{"type":"NOT_FOUND"}]}`, "0", "", 200, NotLimited},
 		{"limit text in a 200", `{"message":"secondary rate limit"}`, "0", "1", 200, NotLimited},
 	} {
@@ -83,7 +81,7 @@ func TestReadLimitErrorDistinguishesPrimaryAndSecondary(t *testing.T) {
 			if c.retry != "" {
 				h.Set("Retry-After", c.retry)
 			}
-			a := policy.UpstreamAnswer{Status: c.status, Header: h, Body: []byte(c.body), GraphQL: strings.Contains(c.body, "errors")}
+			a := UpstreamAnswer{Status: c.status, Header: h, Body: []byte(c.body), GraphQL: strings.Contains(c.body, "errors")}
 			if got := ReadLimitError(a).Kind; got != c.want {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
@@ -91,7 +89,7 @@ func TestReadLimitErrorDistinguishesPrimaryAndSecondary(t *testing.T) {
 	}
 }
 
-func TestReadCostOfAGraphQLCall(t *testing.T) {
+func TestReadGraphQLCostOfAGraphQLCall(t *testing.T) {
 	for body, want := range map[string]struct {
 		cost     int
 		executed bool
@@ -105,7 +103,7 @@ func TestReadCostOfAGraphQLCall(t *testing.T) {
 		`{"data":{"rateLimit":{"cost":7},"nodes":[` + strings.Repeat(`{"login":"a"},`, 600) + `trunca`: {0, true},
 		`{"data":{"rateLimit":{"cost":"many"}}}`:                                                       {0, true},
 	} {
-		if cost, executed, _ := ReadCost([]byte(body)); cost != want.cost || executed != want.executed {
+		if cost, executed, _ := ReadGraphQLCost([]byte(body)); cost != want.cost || executed != want.executed {
 			t.Errorf("%.80s: got %d, %v; want %d, %v", body, cost, executed, want.cost, want.executed)
 		}
 	}
@@ -127,7 +125,7 @@ func TestReadRetryAfterParsesSecondsAndDates(t *testing.T) {
 		}
 	}
 	repeated := []string{"30", now.Add(time.Minute).UTC().Format(http.TimeFormat), "now", "10"}
-	if got, v := ReadRetryAfter(http.Header{"Retry-After": repeated}, now); got != time.Minute || v != policy.InRange {
+	if got, v := ReadRetryAfter(http.Header{"Retry-After": repeated}, now); got != time.Minute || v != InRange {
 		t.Errorf("%q: got %v, %v, want the longest", repeated, got, v)
 	}
 }
