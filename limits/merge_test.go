@@ -125,7 +125,7 @@ func (m *mergeModel) outcome(p Permit, limitErrors bool) Outcome {
 func (m *mergeModel) tokens(accounts ...*account) map[string]int64 {
 	sums := map[string]int64{}
 	for _, a := range accounts {
-		p := &Part{*a}
+		p := &Part{account: *a}
 		for _, budget := range p.Used(m.now) {
 			if budget != probeBudget && !p.IsTemporary(budget) {
 				sums[budget] += p.Use(budget, m.now).Total()

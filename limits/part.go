@@ -19,14 +19,36 @@ import (
 // microseconds since 1970 on the clock of this process. A Part is not safe for concurrent use.
 type Part struct {
 	account
+	// The clock of Redis minus the local clock is between least and most, if timed is set.
+	least, most int64
+	timed       bool
 }
 
 // NewPart returns the part of a replica that has not used the account.
 func NewPart(name string, kind policy.CallerKind) *Part {
-	p := &Part{*newAccount(name, kind)}
+	p := &Part{account: *newAccount(name, kind)}
 	p.shared, p.others = true, map[string]int64{}
 	return p
 }
+
+// Synchronize records the time of Redis in the reply to a call that was sent and answered at local times.
+func (p *Part) Synchronize(redis, sent, answered int64) {
+	p.least, p.most, p.timed = redis-answered, redis-sent, true
+}
+
+// Timed reports whether times can be converted to the clock of Redis.
+func (p *Part) Timed() bool { return p.timed }
+
+// ToRedis returns the latest time on the clock of Redis for a local time, and zero for zero.
+func (p *Part) ToRedis(at int64) int64 {
+	if at == 0 {
+		return 0
+	}
+	return at + p.most
+}
+
+// FromRedis returns the latest local time for a time on the clock of Redis.
+func (p *Part) FromRedis(at int64) int64 { return at - p.least }
 
 // Need is what a claim needs from one budget.
 type Need struct {
@@ -291,60 +313,73 @@ func (p *Part) RetryAt(c Claim, r *Rules, now int64) int64 {
 	return p.window(r, c.Resource).retryAt(&c, r, p.others, now)
 }
 
-// Report is what responses reported about one window of a resource. Reset is on the upstream's clock, and identifies
-// the window. MaxOffset and MinOffset bound the clock of the ledger minus the upstream's clock. All times are
-// microseconds. Counts are the costs of this replica's requests in the window, and Foreign those of the other replicas.
-type Report = report
-
-// WindowState is the knowledge about the windows of one resource that replicas exchange.
+// WindowState is what replicas exchange about the windows of one resource. Times are on the clock of Redis, and texts, because
+// its JSON decoder rounds large numbers.
 type WindowState struct {
-	Reports []Report `json:"reports"`
-	// Silent counts responses that suggest that the upstream has no limits.
-	Silent int64 `json:"silent"`
-	// Opened is the time at which an operator opened the window, or zero.
-	Opened int64 `json:"opened"`
+	Budget  string         `json:"budget"`
+	Version int64          `json:"version"` // that the replica has learned
+	Silent  int64          `json:"silent"`
+	Opened  int64          `json:"opened,string"`
+	Reports []sharedReport `json:"reports,omitempty"`
 }
 
-// WindowState returns the knowledge about a resource, with times on the clock of Redis. The clock of Redis
-// minus the local clock is at most offset.
-func (p *Part) WindowState(budget string, offset Offset, now int64) (s WindowState, ok bool) {
-	w := p.windowOf(budget, now)
-	if w == nil {
-		return s, false
+// sharedReport is a [report].
+type sharedReport struct {
+	Reset     int64 `json:"reset,string"`
+	MaxOffset int64 `json:"max_offset,string"`
+	MinOffset int64 `json:"min_offset,string"`
+	Limit     int64 `json:"limit"`
+	Used      int64 `json:"used"`
+	Responses int64 `json:"responses"`
+	Granted   int64 `json:"granted"` // in a call
+	// Own and Lost are the counts of the replica in a call, and those of the other replicas in a reply.
+	Own  int64 `json:"own"`
+	Lost int64 `json:"lost"`
+}
+
+// WindowState returns the knowledge about a window. Without a time of Redis, it has no reports.
+func (p *Part) WindowState(budget string, now int64) WindowState {
+	s, w := WindowState{Budget: budget}, p.windowOf(budget, now)
+	if w == nil || !p.timed {
+		return s
 	}
 	s.Silent = w.Silent
-	if w.Opened != 0 {
-		s.Opened = w.Opened + offset.Min
-	}
-	for _, r := range w.Reports {
-		r.MaxOffset, r.MinOffset = r.MaxOffset+offset.Max, r.MinOffset+offset.Min
-		if r.Granted != 0 {
-			r.Granted += offset.Min
+	earliest := func(at int64) int64 {
+		if at == 0 {
+			return 0
 		}
-		s.Reports = append(s.Reports, r)
+		return at + p.least
 	}
-	return s, true
+	s.Opened = earliest(w.Opened)
+	for _, r := range w.Reports {
+		s.Reports = append(s.Reports, sharedReport{
+			r.Reset, r.MaxOffset + p.most, r.MinOffset + p.least, r.Limit, r.Used, r.Responses, earliest(r.Granted), r.Counts.Own, r.Counts.Lost,
+		})
+	}
+	return s
 }
 
-// Offset bounds the clock of Redis minus the local clock, in microseconds.
-type Offset struct{ Min, Max int64 }
+// HasReports reports whether a window has reports.
+func (p *Part) HasReports(budget string, now int64) bool {
+	w := p.windowOf(budget, now)
+	return w != nil && len(w.Reports) > 0
+}
 
-// LearnWindow adds the knowledge of all replicas about a resource.
-func (p *Part) LearnWindow(budget string, s WindowState, offset Offset, r *Rules, now int64) {
-	resource, ok := strings.CutPrefix(budget, windowPrefix)
-	if !ok {
-		return
-	}
+// LearnWindow adds the knowledge of all replicas about a window.
+func (p *Part) LearnWindow(budget string, s WindowState, r *Rules, now int64) {
+	resource := strings.TrimPrefix(budget, windowPrefix)
 	now = p.advance(now)
 	w := p.window(r, resource)
 	w.Silent = max(w.Silent, s.Silent)
-	if opened := s.Opened - offset.Max; s.Opened != 0 && opened > w.Opened+resetJitter { // the conversion of a known time is not exact
+	if opened := s.Opened - p.most; s.Opened != 0 && opened > w.Opened+resetJitter { // the conversion of a known time is not exact
 		w.expire(now)
 		w.open(opened, int64(r.For(p.kind(r), resource).Max))
 	}
-	for _, rep := range s.Reports {
-		rep.MaxOffset, rep.MinOffset = rep.MaxOffset-offset.Min, rep.MinOffset-offset.Max
-		w.merge(rep, now)
+	for _, o := range s.Reports {
+		w.merge(report{
+			Reset: o.Reset, MaxOffset: o.MaxOffset - p.least, MinOffset: o.MinOffset - p.most, Limit: o.Limit, Used: o.Used,
+			Responses: o.Responses, Foreign: counts{o.Own, o.Lost},
+		}, now)
 	}
 }
 
@@ -355,9 +390,9 @@ func (p *Part) LearnEnforced(enforced bool) { p.Enforced = p.Enforced || enforce
 func (p *Part) CooldownChanges() int { return len(p.changes) }
 
 // CooldownState returns the cool-down for other replicas, with times on the clock of Redis.
-func (p *Part) CooldownState(offset Offset) json.RawMessage {
+func (p *Part) CooldownState() json.RawMessage {
 	c := p.Cooldown.clone()
-	c.shift(offset.Max)
+	c.shift(p.most)
 	text, err := json.Marshal(c)
 	if err != nil {
 		panic(err) // the struct contains only numbers
@@ -370,12 +405,12 @@ func (p *Part) CooldownStored(changes int) { p.changes = slices.Delete(p.changes
 
 // LearnCooldown replaces the cool-down by the cool-down that another replica stored, and repeats the changes that are
 // not stored yet.
-func (p *Part) LearnCooldown(state json.RawMessage, offset Offset, now int64) error {
+func (p *Part) LearnCooldown(state json.RawMessage, now int64) error {
 	var c cooldown
 	if err := json.Unmarshal(state, &c); err != nil {
 		return err
 	}
-	c.shift(-offset.Min)
+	c.shift(-p.least)
 	c.bound(now)
 	c.probe = p.Cooldown.probe
 	for _, change := range p.changes {

@@ -53,8 +53,6 @@ type account struct {
 	cooldown int64
 	windows  map[string]int64
 	enforced bool
-	// offset bounds the clock of Redis minus the local clock. It is nil before the first round trip.
-	offset *limits.Offset
 	// touched contains the budgets whose use the next round trip sends.
 	touched map[string]bool
 	// rests is set when this replica has returned its leases because the account is idle, until the next round trip declares

@@ -19,12 +19,12 @@ import (
 
 // accountReply is the reply of read.lua: the account without the use of this replica.
 type accountReply struct {
-	Title    string        `json:"title"` // kind and name
-	Now      int64         `json:"now,string"`
-	Enforced bool          `json:"enforced"`
-	Cooldown string        `json:"cooldown"`
-	Version  int64         `json:"cooldown_version"`
-	Windows  []windowState `json:"windows"`
+	Title    string               `json:"title"` // kind and name
+	Now      int64                `json:"now,string"`
+	Enforced bool                 `json:"enforced"`
+	Cooldown string               `json:"cooldown"`
+	Version  int64                `json:"cooldown_version"`
+	Windows  []limits.WindowState `json:"windows"`
 	Budgets  []struct {
 		Budget  string `json:"budget"`
 		Spent   int64  `json:"spent"`
@@ -55,13 +55,13 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 		a.part.Kind = a.kind
 	}
 	now, r := l.now(), l.rules.Load()
-	offset := limits.Offset{Min: answer.Now - now, Max: answer.Now - sent}
+	a.part.Synchronize(answer.Now, sent, now)
 	a.part.LearnEnforced(answer.Enforced)
 	for _, w := range answer.Windows {
-		a.part.LearnWindow(w.Budget, w.state(), offset, r, now)
+		a.part.LearnWindow(w.Budget, w, r, now)
 	}
 	if answer.Cooldown != "" && a.cooldown == 0 {
-		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), offset, now); err != nil {
+		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), now); err != nil {
 			return nil, unavailable(err)
 		}
 		a.cooldown = answer.Version
@@ -70,7 +70,7 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 		if at <= answer.Now {
 			return 0
 		}
-		return at - offset.Min
+		return a.part.FromRedis(at)
 	}
 	foreign = map[string]limits.Use{}
 	for _, b := range answer.Budgets {

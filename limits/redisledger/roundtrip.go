@@ -58,14 +58,14 @@ type call struct {
 	// Enforced means that this replica knows that the upstream limits the account.
 	Enforced bool `json:"enforced"`
 	// Into is the account into which this replica has merged the account, or empty.
-	Into            string          `json:"into,omitempty"`
-	Headroom        float64         `json:"headroom"`
-	CooldownVersion int64           `json:"cooldown_version"`
-	Cooldown        string          `json:"cooldown,omitempty"` // a changed cool-down
-	Windows         []windowState   `json:"windows,omitempty"`
-	Budgets         []budgetCall    `json:"budgets,omitempty"`
-	Claims          [][]limits.Need `json:"claims,omitempty"`
-	Left            [][]leftCall    `json:"left,omitempty"`
+	Into            string               `json:"into,omitempty"`
+	Headroom        float64              `json:"headroom"`
+	CooldownVersion int64                `json:"cooldown_version"`
+	Cooldown        string               `json:"cooldown,omitempty"` // a changed cool-down
+	Windows         []limits.WindowState `json:"windows,omitempty"`
+	Budgets         []budgetCall         `json:"budgets,omitempty"`
+	Claims          [][]limits.Need      `json:"claims,omitempty"`
+	Left            [][]leftCall         `json:"left,omitempty"`
 }
 
 // reach bounds the time of Redis at the execution of a call, by the monotonic clock of this replica. Both bounds are zero
@@ -73,28 +73,6 @@ type call struct {
 type reach struct {
 	Earliest int64 `json:"earliest"`
 	Latest   int64 `json:"latest"`
-}
-
-// windowState contains the reports about a window. Times are texts, because cjson rounds large numbers.
-type windowState struct {
-	Budget  string         `json:"budget"`
-	Version int64          `json:"version"` // that the replica has learned
-	Silent  int64          `json:"silent"`
-	Opened  int64          `json:"opened,string"`
-	Reports []windowReport `json:"reports,omitempty"`
-}
-
-type windowReport struct {
-	Reset     int64 `json:"reset,string"`
-	MaxOffset int64 `json:"max_offset,string"`
-	MinOffset int64 `json:"min_offset,string"`
-	Limit     int64 `json:"limit"`
-	Used      int64 `json:"used"`
-	Responses int64 `json:"responses"`
-	Granted   int64 `json:"granted"` // in a call
-	// Own and Lost are the counts of the replica in a call, and those of the other replicas in a reply.
-	Own  int64 `json:"own"`
-	Lost int64 `json:"lost"`
 }
 
 // budgetCall contains the use of one budget. Spare is the number of tokens that the replica keeps beyond its use. Ahead
@@ -137,27 +115,15 @@ type reply struct {
 	Overtaken bool `json:"overtaken"` // Redis has executed a later call, and changed nothing
 	Saved     bool `json:"saved"`
 
-	Now             int64         `json:"now,string"`
-	Seq             int64         `json:"seq"`
-	Enforced        bool          `json:"enforced"`
-	Into            string        `json:"into"` // the account into which a replica has merged the account, or empty
-	CooldownVersion int64         `json:"cooldown_version"`
-	Cooldown        string        `json:"cooldown"`
-	Windows         []windowState `json:"windows"`
-	Budgets         []budgetReply `json:"budgets"`
-	Claims          []claimReply  `json:"claims"`
-}
-
-func (w windowState) state() limits.WindowState {
-	s := limits.WindowState{Silent: w.Silent, Opened: w.Opened}
-	for _, r := range w.Reports {
-		report := limits.Report{
-			Reset: r.Reset, MaxOffset: r.MaxOffset, MinOffset: r.MinOffset, Limit: r.Limit, Used: r.Used, Responses: r.Responses,
-		}
-		report.Foreign.Own, report.Foreign.Lost = r.Own, r.Lost
-		s.Reports = append(s.Reports, report)
-	}
-	return s
+	Now             int64                `json:"now,string"`
+	Seq             int64                `json:"seq"`
+	Enforced        bool                 `json:"enforced"`
+	Into            string               `json:"into"` // the account into which a replica has merged the account, or empty
+	CooldownVersion int64                `json:"cooldown_version"`
+	Cooldown        string               `json:"cooldown"`
+	Windows         []limits.WindowState `json:"windows"`
+	Budgets         []budgetReply        `json:"budgets"`
+	Claims          []claimReply         `json:"claims"`
 }
 
 // budgetReply is the lease of this replica, and the number of tokens of other replicas.
@@ -349,8 +315,8 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 	if merged() {
 		x.call.Into = l.canonical(a.name)
 	}
-	if changes := a.part.CooldownChanges(); a.offset != nil && (changes > 0 || a.full && a.cooldown > 0) {
-		x.call.Cooldown = string(a.part.CooldownState(*a.offset))
+	if changes := a.part.CooldownChanges(); a.part.Timed() && (changes > 0 || a.full && a.cooldown > 0) {
+		x.call.Cooldown = string(a.part.CooldownState())
 		x.call.CooldownVersion, x.changes = a.cooldown+int64(min(1, changes)), changes
 	}
 	return x
@@ -384,25 +350,18 @@ func (x *roundTrip) add(budget string) {
 	if x.unsure { // this call may fail too, and the replica needs its tokens without Redis
 		b.Spare = max(0, own.tokens-use.Total())
 	}
-	if x.offset != nil {
-		b.Returns, b.Ends = toRedis(use.Returns, *x.offset), toRedis(use.Ends, *x.offset)
+	if x.part.Timed() {
+		b.Returns, b.Ends = x.part.ToRedis(use.Returns), x.part.ToRedis(use.Ends)
 		x.part.EachWait(budget, x.sent, func(client string, share, cost, demand, ends int64) {
-			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, toRedis(ends, *x.offset)})
+			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, x.part.ToRedis(ends)})
 		})
 	}
 	x.call.Budgets = append(x.call.Budgets, b)
 	if !x.part.IsWindow(budget) {
 		return
 	}
-	w := windowState{Budget: budget, Version: x.windows[budget]}
-	if x.offset != nil {
-		if s, ok := x.part.WindowState(budget, *x.offset, x.sent); ok {
-			w.Silent, w.Opened = s.Silent, s.Opened
-			for _, r := range s.Reports {
-				w.Reports = append(w.Reports, windowReport{r.Reset, r.MaxOffset, r.MinOffset, r.Limit, r.Used, r.Responses, r.Granted, r.Counts.Own, r.Counts.Lost})
-			}
-		}
-	} else {
+	w := x.part.WindowState(budget, x.sent)
+	if w.Version = x.windows[budget]; !x.part.Timed() {
 		w.Version = -1
 	}
 	x.call.Windows = append(x.call.Windows, w)
@@ -425,14 +384,6 @@ func (x *roundTrip) recentSlots(budget string, own *lease, use limits.Use) int64
 	return most - use.Held
 }
 
-// toRedis converts a time to the clock of Redis.
-func toRedis(at int64, offset limits.Offset) int64 {
-	if at == 0 {
-		return 0
-	}
-	return at + offset.Max
-}
-
 // apply records the reply.
 func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	a, now := x.account, x.now()
@@ -442,9 +393,9 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	case len(answer.Budgets) < len(x.call.Budgets) || len(answer.Windows) != len(x.call.Windows) || len(answer.Claims) != len(x.claims):
 		return nil, unavailable(errors.New("incomplete reply"))
 	}
-	first := a.offset == nil
+	first := !a.part.Timed()
 	a.rests = len(x.call.Left) > 0
-	a.offset = &limits.Offset{Min: answer.Now - now, Max: answer.Now - x.sent}
+	a.part.Synchronize(answer.Now, x.sent, now)
 	a.full = false
 	if answer.Saved {
 		a.confirmed, a.unsure = answer.Seq, false
@@ -454,11 +405,11 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	a.part.LearnEnforced(answer.Enforced)
 	for i, w := range answer.Windows {
 		budget := x.call.Windows[i].Budget
-		a.part.LearnWindow(budget, w.state(), *a.offset, x.rules, now)
+		a.part.LearnWindow(budget, w, x.rules, now)
 		a.windows[budget] = w.Version
 	}
 	if answer.Cooldown != "" {
-		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), *a.offset, now); err != nil {
+		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), now); err != nil {
 			return nil, fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 		a.cooldown = answer.CooldownVersion
@@ -490,7 +441,7 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	if x.rest {
 		clear(a.leases)
 	}
-	if first && x.hasReports(now) {
+	if first && slices.ContainsFunc(x.call.Windows, func(w limits.WindowState) bool { return x.part.HasReports(w.Budget, now) }) { // they were left out
 		maps.Copy(a.touched, x.touched)
 		again = []*entry{{}}
 	}
@@ -498,14 +449,6 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 		again = []*entry{{}}
 	}
 	return again, nil
-}
-
-// hasReports reports whether the call left out reports, because the clock of Redis was unknown.
-func (x *roundTrip) hasReports(now int64) bool {
-	return slices.ContainsFunc(x.call.Windows, func(w windowState) bool {
-		s, _ := x.part.WindowState(w.Budget, limits.Offset{}, now)
-		return len(s.Reports) > 0
-	})
 }
 
 // decide returns the decision on a claim. The rules decide again after Redis has granted tokens, with the reports and
@@ -541,7 +484,7 @@ func (x *roundTrip) decide(c limits.Claim, needs []limits.Need, answer claimRepl
 		return d
 	}
 	if answer.At != 0 {
-		d.Wait, d.Early = max(microseconds(answer.At-x.offset.Min-now), time.Microsecond), true
+		d.Wait, d.Early = max(microseconds(x.part.FromRedis(answer.At)-now), time.Microsecond), true
 	}
 	return d
 }
