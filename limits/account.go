@@ -259,16 +259,6 @@ func (a *account) checkWindow(
 	}
 }
 
-// usedBy returns the tokens of the log with a key.
-func (a *account) usedBy(key string, now int64) int64 {
-	l := a.Logs[key]
-	if l == nil {
-		return 0
-	}
-	l.expire(now)
-	return l.Total + l.held
-}
-
 // needs appends what a claim needs from each budget to list.
 func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int64) []Need {
 	w := a.window(r, c.Resource)
@@ -424,10 +414,10 @@ func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		w.exhaust(retryAfter, now)
 	case o.Limited == policy.LimitContent:
 		a.changeCooldown(func(s *cooldown) {
-			s.Content.limited(retryAfter, sent > s.Content.LastError || sent == 0 && now >= s.Content.Until, now)
+			s.Content.limited(retryAfter, s.Content.separate(sent, now), 0, now)
 		})
 	case o.Limited == policy.LimitSecondary && (v != nil || now >= a.Cooldown.Until): // otherwise this call may be a repetition
-		separate := sent > a.Cooldown.LastError || sent == 0 && now >= a.Cooldown.Until
+		separate := a.Cooldown.separate(sent, now)
 		reopens := w.exhaustedUntil(now)
 		if separate && reopens == 0 {
 			a.learnAllowances(p.Claim, r, now)

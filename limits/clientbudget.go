@@ -161,12 +161,7 @@ func (w *window) free(r *Rules) int64 {
 
 // usedBy returns the tokens that a client uses of the open window. replicas is the use of other replicas by budget.
 func (w *window) usedBy(budget string, replicas map[string]int64, now int64) int64 {
-	used := replicas[budget]
-	if l := w.Clients[strings.TrimPrefix(budget, clientBudget(w.Resource, ""))]; l != nil {
-		l.expire(now)
-		used += l.Total + l.held
-	}
-	return used
+	return replicas[budget] + w.Clients[strings.TrimPrefix(budget, clientBudget(w.Resource, ""))].use(now).Total()
 }
 
 // unused returns the part of the guarantees that is not fulfilled.
@@ -237,11 +232,7 @@ func (w *window) describeClients(r *Rules, now int64, foreign map[string]Use, wa
 func (w *window) describeClient(c *Claim, r *Rules, now int64, foreign map[string]Use, wall wallTime) Budget {
 	own, _ := w.divide(c, r, nil, now)
 	n := own[len(own)-1]
-	use := foreign[n.Budget]
-	if l := w.Clients[cmp.Or(c.Tag, c.Client)]; l != nil {
-		l.expire(now)
-		use.Spent, use.Held = use.Spent+l.Total, use.Held+l.held
-	}
+	use := foreign[n.Budget].plus(w.Clients[cmp.Or(c.Tag, c.Client)].use(now))
 	d := Budget{
 		Resource: n.Budget, Limit: int(n.Limit), Used: int(use.Spent), Remaining: int(max(0, n.Limit-use.Spent)), Held: int(use.Held),
 		Window: time.Duration(w.Length) * time.Microsecond,

@@ -33,9 +33,7 @@ const (
 //
 // All changes are methods that depend only on their arguments, so that a ledger can apply them again to a newer state.
 type cooldown struct {
-	Until     int64 // end of the cool-down
-	LastError int64
-	Errors    int64 // consecutive limit errors
+	pause
 	// Probing is set from a secondary limit error until a probe succeeds, even before a probe exists. The first permit
 	// after the cool-down is the probe.
 	Probing   bool
@@ -45,8 +43,8 @@ type cooldown struct {
 	// FailedProbes counts consecutive probes that got a limit error.
 	FailedProbes int64
 	Closed       int64 // time at which the account was closed, or zero
-	// Content is the pause of requests that create content.
-	Content contentPause `json:",omitzero"`
+	// Content is the pause of requests that create content. Only these wait for its end.
+	Content pause `json:",omitzero"`
 	// Allowances contains the logs of which other programs seem to use a part, by logKey. It has at most maxAllowances elements.
 	Allowances map[string]allowance `json:"Shares"` // the name in earlier versions
 
@@ -129,14 +127,8 @@ func (c *cooldown) limited(retryAfter time.Duration, separate bool, reopens, now
 	}
 	if separate {
 		c.Ceiling, c.Raised = max(1, min(documented, cmp.Or(c.Ceiling, documented))/2), now
-		c.Errors++
-		c.LastError = now
 	}
-	until := now + backoff(c.Errors, retryAfter)
-	if retryAfter <= 0 && reopens != 0 {
-		until = reopens
-	}
-	c.Until = max(c.Until, until)
+	c.pause.limited(retryAfter, separate, reopens, now)
 	c.Probing, c.probe, c.SlowStart = true, 0, 0
 }
 
@@ -154,19 +146,6 @@ func (c *cooldown) opening(now int64) func(*cooldown) {
 
 // open ends the state closed. The next permit is a probe, unless the cool-down has not ended yet.
 func (c *cooldown) open() { c.Closed, c.FailedProbes = 0, 0 }
-
-// backoff returns the wait after consecutive errors: retryAfter with a margin, or else cooldownDefault. Each error after the first
-// one doubles it.
-func backoff(errors int64, retryAfter time.Duration) int64 {
-	wait, more := cooldownDefault, int64(0)
-	if retryAfter > 0 {
-		wait, more = retryAfter.Microseconds(), margin
-	}
-	for i := int64(1); i < errors && wait < cooldownLongest; i++ {
-		wait = min(2*wait, cooldownLongest)
-	}
-	return wait + more
-}
 
 // shift adds an offset to every time, for another clock. Zero stays zero, because it is no time.
 func (c *cooldown) shift(by int64) {
@@ -199,7 +178,7 @@ func (c *cooldown) bound(now int64) {
 // is never idle, because a new account would be open. The last allowance is full again at most 19 hours after an error.
 func (c *cooldown) idle(now int64) bool {
 	c.recover(now)
-	return c.Closed == 0 && len(c.Allowances) == 0 && c.Content.idle(now) && (c.LastError == 0 || now-max(c.Until, c.LastError) > cooldownMemory)
+	return c.Closed == 0 && len(c.Allowances) == 0 && c.Content.idle(now) && c.pause.idle(now)
 }
 
 // clone returns a copy that shares no state.
@@ -216,29 +195,51 @@ func (c *cooldown) equal(other *cooldown) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// contentPause is the state after limit errors of content creation. Only requests that create content wait for its end.
-type contentPause struct {
+// pause is a time without requests after limit errors.
+type pause struct {
 	Until     int64 // end of the pause
 	LastError int64
 	Errors    int64 // consecutive limit errors
 }
 
-// limited starts a pause, as long as a cool-down. Errors of requests that were in progress together count once: separate is set for the first of
-// them.
-func (p *contentPause) limited(retryAfter time.Duration, separate bool, now int64) {
+// separate reports whether a limit error has another cause than the last one. Errors of requests that were in progress together have
+// one cause. sent is the time of the grant, or zero if it is unknown.
+func (p *pause) separate(sent, now int64) bool {
+	return sent > p.LastError || sent == 0 && now >= p.Until
+}
+
+// limited starts or extends the pause after a limit error. reopens is the end of the pause if retryAfter is zero, unless reopens is zero.
+func (p *pause) limited(retryAfter time.Duration, separate bool, reopens, now int64) {
 	if separate {
 		p.Errors++
 		p.LastError = now
 	}
-	p.Until = max(p.Until, now+backoff(p.Errors, retryAfter))
+	until := now + backoff(p.Errors, retryAfter)
+	if retryAfter <= 0 && reopens != 0 {
+		until = reopens
+	}
+	p.Until = max(p.Until, until)
+}
+
+// backoff returns the wait after consecutive errors: retryAfter with a margin, or else cooldownDefault. Each error after the first
+// one doubles it.
+func backoff(errors int64, retryAfter time.Duration) int64 {
+	wait, more := cooldownDefault, int64(0)
+	if retryAfter > 0 {
+		wait, more = retryAfter.Microseconds(), margin
+	}
+	for i := int64(1); i < errors && wait < cooldownLongest; i++ {
+		wait = min(2*wait, cooldownLongest)
+	}
+	return wait + more
 }
 
 // idle reports whether the pause has no further effect.
-func (p *contentPause) idle(now int64) bool {
+func (p *pause) idle(now int64) bool {
 	return p.LastError == 0 || now-max(p.Until, p.LastError) > cooldownMemory
 }
 
 // merge adds the pause of another account. The stricter state of both remains.
-func (p *contentPause) merge(other *contentPause) {
+func (p *pause) merge(other pause) {
 	p.Until, p.LastError, p.Errors = max(p.Until, other.Until), max(p.LastError, other.LastError), max(p.Errors, other.Errors)
 }

@@ -32,8 +32,8 @@ func (a *account) budget(resource string, r *Rules, now int64, foreign map[strin
 	others := foreign[windowPrefix+resource]
 	used += w.Unconfirmed.Total + others.Spent
 	key := logKey(Primary, resource)
-	if spent, returns := a.spent(key, foreign[key], now); spent > used {
-		used, reset = spent, wall(returns)
+	if u := foreign[key].plus(a.Logs[key].use(now)); u.Spent > used {
+		used, reset = u.Spent, wall(u.Returns)
 	}
 	used = min(used, limit)
 	return Budget{
@@ -55,20 +55,6 @@ func (a *account) Budget(caller policy.Caller, resource string, r *Rules, clock 
 		b.Used = b.Limit - b.Remaining
 	}
 	return b
-}
-
-// spent returns the spent tokens of a sliding log of all replicas, and the time at which the first of them returns.
-func (a *account) spent(key string, foreign Use, now int64) (spent, returns int64) {
-	spent, returns = foreign.Spent, foreign.Returns
-	if l := a.Logs[key]; l != nil {
-		if l.expire(now); len(l.Entries) > 0 {
-			spent += l.Total
-			if at := l.Entries[0].At + l.Window; returns == 0 || at < returns {
-				returns = at
-			}
-		}
-	}
-	return spent, returns
 }
 
 // wallTime is [Clock.Wall].
@@ -116,13 +102,7 @@ func (a *account) Describe(r *Rules, foreign map[string]Use, c *Clock) Account {
 		uses = map[string]Use{}
 	}
 	for key, l := range a.Logs {
-		l.expire(now)
-		u := uses[key]
-		u.Spent, u.Held = u.Spent+l.Total, u.Held+l.held
-		if n := len(l.Entries); n > 0 {
-			u.Ends = max(u.Ends, l.Entries[n-1].At+l.Window)
-		}
-		uses[key] = u
+		uses[key] = uses[key].plus(l.use(now))
 	}
 	for key, u := range uses {
 		budget, scope, _ := strings.Cut(key, ":")

@@ -148,15 +148,15 @@ func (w *window) mergeWindow(other *window, now int64, logs map[*slidingLog]*sli
 
 // merge adds the cool-down of another account. The stricter state of both remains.
 func (c *cooldown) merge(other *cooldown) {
-	c.Until, c.LastError = max(c.Until, other.Until), max(c.LastError, other.LastError)
-	c.Errors, c.FailedProbes = max(c.Errors, other.Errors), max(c.FailedProbes, other.FailedProbes)
+	c.pause.merge(other.pause)
+	c.FailedProbes = max(c.FailedProbes, other.FailedProbes)
 	c.Probing = c.Probing || other.Probing
 	c.SlowStart, c.Raised = max(c.SlowStart, other.SlowStart), max(c.Raised, other.Raised)
 	if c.Ceiling == 0 || other.Ceiling != 0 && other.Ceiling < c.Ceiling {
 		c.Ceiling = other.Ceiling
 	}
 	c.Closed = max(c.Closed, other.Closed)
-	c.Content.merge(&other.Content)
+	c.Content.merge(other.Content)
 	for key, s := range other.Allowances {
 		if own, ok := c.Allowances[key]; ok {
 			s = allowance{min(s.Parts, own.Parts), max(s.Error, own.Error), max(s.Next, own.Next)}

@@ -190,6 +190,15 @@ type Use struct {
 // Total returns the number of tokens in use.
 func (u Use) Total() int64 { return u.Spent + u.Held }
 
+// plus adds what other replicas use of the budget.
+func (u Use) plus(other Use) Use {
+	u.Spent, u.Held, u.Ends = u.Spent+other.Spent, u.Held+other.Held, max(u.Ends, other.Ends)
+	if u.Returns == 0 || other.Returns != 0 && other.Returns < u.Returns {
+		u.Returns = other.Returns
+	}
+	return u
+}
+
 // Used returns the budgets of which the replica uses tokens.
 func (p *Part) Used(now int64) []string {
 	now = p.advance(now)
@@ -216,12 +225,7 @@ func (p *Part) Used(now int64) []string {
 func (p *Part) Use(budget string, now int64) Use {
 	now = p.advance(now)
 	if l := p.logOf(budget, now); l != nil {
-		l.expire(now)
-		u := Use{Spent: l.Total, Held: l.held, Keep: l.Window}
-		if n := len(l.Entries); n > 0 {
-			u.Returns, u.Ends = l.Entries[0].At+l.Window, l.Entries[n-1].At+l.Window
-		}
-		return u
+		return l.use(now)
 	}
 	switch {
 	case budget == slotsBudget:

@@ -56,7 +56,7 @@ func (a *account) useBy(client, budget string, now int64) int64 {
 		budget = logKey(Primary, resource)
 	}
 	key := clientKey(budget, client)
-	return a.usedBy(key, now) + a.others[key]
+	return a.Logs[key].use(now).Total() + a.others[key]
 }
 
 // resourceOf returns the name of a budget in listings.

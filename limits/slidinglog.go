@@ -39,6 +39,19 @@ func (l *slidingLog) removeUntil(at int64) (removed int64) {
 	return removed
 }
 
+// use returns the use of the log. The log of no budget is nil.
+func (l *slidingLog) use(now int64) (u Use) {
+	if l == nil {
+		return u
+	}
+	l.expire(now)
+	u = Use{Spent: l.Total, Held: l.held, Keep: l.Window}
+	if n := len(l.Entries); n > 0 {
+		u.Returns, u.Ends = l.Entries[0].At+l.Window, l.Entries[n-1].At+l.Window
+	}
+	return u
+}
+
 // freesAt returns the time at which missing tokens return, or zero if the end of a permit in use decides. A claim above the limit
 // never fits.
 func (l *slidingLog) freesAt(missing int64, above bool, now int64) int64 {
