@@ -12,7 +12,6 @@ import (
 // Ledger decides about the requests of accounts. Implementations are safe for concurrent use. An error means that Redis is
 // unavailable. A repeated change with the same permit ID has no further effect.
 type Ledger interface {
-	Names
 	// Admit checks a claim against all budgets of its account. It reserves from all of these budgets, or from no
 	// budget.
 	Admit(ctx context.Context, claim Claim) Decision
@@ -35,10 +34,6 @@ type Ledger interface {
 	Alone(account, resource string, since time.Time) bool
 	// WriteLimits returns the limits of the writes of a client, without waiting for Redis.
 	WriteLimits(client string) policy.ClientWrites
-}
-
-// Names are the names of accounts. Several credentials can have one account.
-type Names interface {
 	// Merge makes the account from another name of the account into, because the upstream counts both as one account.
 	// All later calls with one of the names use the merged account, also calls about earlier permits. The merged account
 	// has what both accounts spent and hold, the reports of both, and the stricter cool-down. Repeated calls have no

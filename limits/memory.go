@@ -116,7 +116,7 @@ func (m *Memory) WriteLimits(client string) policy.ClientWrites {
 // now returns the ledger's time.
 func (m *Memory) now() int64 { return m.clock.Now() }
 
-// Merge implements [Names].
+// Merge implements [Ledger].
 func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +138,7 @@ func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 	m.append(line)
 }
 
-// Canonical implements [Names].
+// Canonical implements [Ledger].
 func (m *Memory) Canonical(name string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()

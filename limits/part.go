@@ -39,9 +39,9 @@ func (p *Part) Synchronize(redis, sent, answered int64) {
 // Timed reports whether times can be converted to the clock of Redis.
 func (p *Part) Timed() bool { return p.timed }
 
-// ToRedis returns the latest time on the clock of Redis for a local time, and zero for zero.
+// ToRedis returns the latest time on the clock of Redis for a local time, or zero for zero and if no time of Redis is known.
 func (p *Part) ToRedis(at int64) int64 {
-	if at == 0 {
+	if at == 0 || !p.timed {
 		return 0
 	}
 	return at + p.most
@@ -178,13 +178,15 @@ func (p *Part) RecentPoints(now int64) (points int64) {
 // Use is what a replica uses of one budget.
 type Use struct {
 	// Spent is the number of tokens that will return at a known time. Held is the number of tokens of open permits.
-	Spent, Held int64
+	Spent int64 `json:"spent"`
+	Held  int64 `json:"held"`
 	// Reported is the number of tokens of a primary window that reports contain.
-	Reported int64
+	Reported int64 `json:"reported"`
 	// Returns and Ends are the times at which the first and the last spent token return, or zero.
-	Returns, Ends int64
+	Returns int64 `json:"returns,string"`
+	Ends    int64 `json:"ends,string"`
 	// Keep is the time for which the upstream counts a spent token, in microseconds.
-	Keep int64
+	Keep int64 `json:"returns_after"`
 }
 
 // Total returns the number of tokens in use.

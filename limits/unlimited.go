@@ -36,10 +36,10 @@ func (Unlimited) WriteLimits(string) policy.ClientWrites { return policy.ClientW
 // Resources implements [Ledger].
 func (Unlimited) Resources(context.Context, string) ([]string, error) { return nil, nil }
 
-// Merge implements [Names].
+// Merge implements [Ledger].
 func (Unlimited) Merge(string, string, policy.CallerKind) {}
 
-// Canonical implements [Names].
+// Canonical implements [Ledger].
 func (Unlimited) Canonical(name string) string { return name }
 
 // Accounts implements [Operator].

@@ -339,7 +339,7 @@ func (g *gateway) apply(c *config.Config) error {
 	next := &configured{config: c, callers: callers, ledger: inUse, trusted: trusted}
 	next.hosts, err = g.newHosts(c, proxy.Config{
 		Upstream: upstream, Aliases: c.AliasURLs(), Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.upstreamTransport(c),
-		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers, inUse), HoldsOwn: callers.HoldsOwn,
+		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers, inUse.Canonical), HoldsOwn: callers.HoldsOwn,
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
 		Ledger: inUse, Limiter: limiter, Cache: g.cache, WebhookFresh: c.Webhooks.Fresh, Lag: c.Cache.Lag, GraphQLCache: c.Cache.GraphQL, Resources: &g.resources,
 		Wait: c.Limits.Wait, RefusalStatus: c.Limits.RefusalStatus, RateLimitFields: c.Headers.RateLimit != "off",

@@ -12,7 +12,6 @@ import (
 	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/redisclient"
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/inbound"
@@ -107,7 +106,7 @@ func openAppTokens(cfg *config.Config, client redisclient.Client, transport http
 
 // identify returns the proxy's Identify function. A program in a tunnel may send an Authorization value that only the program
 // has, and the credential of the tunnel then identifies its client.
-func identify(registry *credential.Registry, accounts limits.Names) func(*http.Request) (*caller.Identity, error) {
+func identify(registry *credential.Registry, canonical func(string) string) func(*http.Request) (*caller.Identity, error) {
 	return func(r *http.Request) (*caller.Identity, error) {
 		sent := r.Header["Authorization"]
 		tunnel, _ := inbound.TunnelOf(r.Context())
@@ -116,7 +115,7 @@ func identify(registry *credential.Registry, accounts limits.Names) func(*http.R
 			if err != nil {
 				return nil, err
 			}
-			return registry.Divided(id, accounts.Canonical), nil
+			return registry.Divided(id, canonical), nil
 		}
 		alone := (&http.Request{Header: http.Header{}}).WithContext(r.Context())
 		tunnel.Authorize(alone.Header)

@@ -2,13 +2,12 @@ package redisledger
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/weirgate/weir/policy"
 )
 
-// Merge implements [limits.Names]. The replica merges its own part of both accounts. The other replicas merge their
+// Merge implements [limits.Ledger]. The replica merges its own part of both accounts. The other replicas merge their
 // parts when they learn the alias: from their next round trip about the account from, or from [Ledger.ShareAliases]. The next
 // round trips return the leases of the account from, and send the use and the cool-down of the merged account.
 func (l *Ledger) Merge(from, into string, kind policy.CallerKind) { l.link(from, into, kind, false) }
@@ -62,7 +61,7 @@ func (l *Ledger) merge(source, target *account) {
 	target.touch(target.part.Used(now)...)
 }
 
-// Canonical implements [limits.Names].
+// Canonical implements [limits.Ledger].
 func (l *Ledger) Canonical(name string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,49 +70,3 @@ func (l *Ledger) Canonical(name string) string {
 
 // canonical returns the canonical name of an account. Ledger.mu must be held.
 func (l *Ledger) canonical(name string) string { return l.aliases.Canonical(name, l.now()) }
-
-const (
-	aliasesKey = sharedPrefix + "aliases"
-	// aliasesKept is the time for which Redis keeps aliases without a change, and maxSharedAliases bounds their number.
-	aliasesKept      = 24 * time.Hour
-	maxSharedAliases = 16384
-)
-
-// aliasesCall is the argument of aliases.lua. aliasesReply is the reply.
-type aliasesCall struct {
-	After   int64    `json:"after"`
-	Changed []string `json:"changed,omitempty"`
-	Most    int64    `json:"most"`
-	TTL     int64    `json:"ttl"` // milliseconds
-}
-
-type aliasesReply struct {
-	Last  int64    `json:"last"`
-	Names []string `json:"names"`
-}
-
-// ShareAliases stores what this replica learned about the accounts of credentials, and returns what the replicas stored
-// since the previous call. The texts contain no secret.
-func (l *Ledger) ShareAliases(ctx context.Context, changed []string) (all []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	l.mu.Lock()
-	after := l.sharedAliases
-	l.mu.Unlock()
-	argument, err := json.Marshal(aliasesCall{after, changed, maxSharedAliases, aliasesKept.Milliseconds()})
-	if err != nil {
-		return nil, err
-	}
-	text, err := l.scripts.aliases.Run(ctx, l.Client, []string{l.shared(aliasesKey)}, argument).Text()
-	if err != nil {
-		return nil, err
-	}
-	var answer aliasesReply
-	if err := json.Unmarshal([]byte(text), &answer); err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	l.sharedAliases = answer.Last
-	l.mu.Unlock()
-	return answer.Names, nil
-}

@@ -25,13 +25,7 @@ type accountReply struct {
 	Cooldown string               `json:"cooldown"`
 	Version  int64                `json:"cooldown_version"`
 	Windows  []limits.WindowState `json:"windows"`
-	Budgets  []struct {
-		Budget  string `json:"budget"`
-		Spent   int64  `json:"spent"`
-		Held    int64  `json:"held"`
-		Returns int64  `json:"returns,string"`
-		Ends    int64  `json:"ends,string"`
-	} `json:"budgets"`
+	Budgets  []budgetUse          `json:"budgets"`
 }
 
 // read returns the use of an account by other replicas, without changing the account in Redis. The replica learns the
@@ -74,8 +68,8 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 	}
 	foreign = map[string]limits.Use{}
 	for _, b := range answer.Budgets {
-		if b.Spent+b.Held > 0 {
-			foreign[b.Budget] = limits.Use{Spent: b.Spent, Held: b.Held, Returns: local(b.Returns), Ends: local(b.Ends)}
+		if b.Returns, b.Ends = local(b.Returns), local(b.Ends); b.Total() > 0 {
+			foreign[b.Budget] = b.Use
 		}
 	}
 	return foreign, nil

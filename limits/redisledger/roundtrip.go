@@ -75,20 +75,20 @@ type reach struct {
 	Latest   int64 `json:"latest"`
 }
 
+// budgetUse is the use of one budget, with times on the clock of Redis.
+type budgetUse struct {
+	Budget string `json:"budget"`
+	limits.Use
+}
+
 // budgetCall contains the use of one budget. Spare is the number of tokens that the replica keeps beyond its use. Ahead
 // is the number of spare tokens that it requests.
 type budgetCall struct {
-	Budget   string `json:"budget"`
-	Spent    int64  `json:"spent"`
-	Held     int64  `json:"held"`
-	Reported int64  `json:"reported"`
-	Spare    int64  `json:"spare"`
-	Pending  int64  `json:"pending"` // costs of the claims, for which the replica keeps tokens
-	Ahead    int64  `json:"ahead"`
-	Limit    int64  `json:"limit"`
-	Keep     int64  `json:"returns_after"` // time for which the upstream counts a spent token
-	Returns  int64  `json:"returns"`
-	Ends     int64  `json:"ends"`
+	budgetUse
+	Spare   int64 `json:"spare"`
+	Pending int64 `json:"pending"` // costs of the claims, for which the replica keeps tokens
+	Ahead   int64 `json:"ahead"`
+	Limit   int64 `json:"limit"`
 	// Waits are the clients that this replica has refused without a call.
 	Waits []waitCall `json:"waits,omitempty"`
 }
@@ -344,14 +344,14 @@ func (x *roundTrip) add(budget string) {
 	own.tokens = max(0, own.tokens-(use.Reported-own.reported))
 	own.reported, own.sent = use.Reported, use
 	b := budgetCall{
-		Budget: budget, Spent: use.Spent, Held: use.Held, Reported: use.Reported, Limit: own.limit, Keep: use.Keep,
+		budgetUse: budgetUse{budget, use}, Limit: own.limit,
 		Spare: max(0, min(max(own.spare, x.recentSlots(budget, own, use)), own.tokens-use.Total())), Ahead: x.ahead[budget],
 	}
 	if x.unsure { // this call may fail too, and the replica needs its tokens without Redis
 		b.Spare = max(0, own.tokens-use.Total())
 	}
+	b.Returns, b.Ends = x.part.ToRedis(use.Returns), x.part.ToRedis(use.Ends)
 	if x.part.Timed() {
-		b.Returns, b.Ends = x.part.ToRedis(use.Returns), x.part.ToRedis(use.Ends)
 		x.part.EachWait(budget, x.sent, func(client string, share, cost, demand, ends int64) {
 			b.Waits = append(b.Waits, waitCall{client, share, cost, demand, x.part.ToRedis(ends)})
 		})

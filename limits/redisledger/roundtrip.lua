@@ -109,6 +109,7 @@ for _, b in ipairs(budgets) do
     local extra = t.reported > 0 and floor(l.reported * min(1, used / t.reported)) or 0
     set_extra(b.budget, l, max(0, min(extra, b.limit - t.tokens - (t.extra - l.extra))))
   end
+  b.returns, b.ends = tonumber(b.returns), tonumber(b.ends)
   if b.returns > 0 and (t.returns <= now or b.returns < t.returns) then t.returns = b.returns end
   t.ends = max(t.ends, b.ends)
   for _, w in ipairs(b.waits or {}) do
