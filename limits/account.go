@@ -186,10 +186,7 @@ func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[
 		d.Early = beyond // tokens of the client may return earlier
 	}
 	if refusing != nil {
-		if refusing.Reason == ClientBudget {
-			refusing = &needs[len(needs)-1] // the window
-		}
-		d.Shared = a.sharedUse(c, refusing.Budget, refusing.Limit, now)
+		d.Shared = a.sharedUse(c, needs, refusing, now)
 	}
 	return d
 }

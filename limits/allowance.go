@@ -1,5 +1,12 @@
 package limits
 
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
 const (
 	// fullAllowance is the allowance of a log without outside use. Allowances are in thousandths of a limit. leastAllowance is the
 	// lowest allowance.
@@ -97,13 +104,9 @@ func (c *cooldown) putAllowance(key string, s allowance) {
 	if c.Allowances[key] = s; len(c.Allowances) <= maxAllowances {
 		return
 	}
-	oldest := ""
-	for k, other := range c.Allowances {
-		if o := c.Allowances[oldest]; oldest == "" || other.Error < o.Error || other.Error == o.Error && k < oldest {
-			oldest = k
-		}
-	}
-	delete(c.Allowances, oldest)
+	delete(c.Allowances, slices.MinFunc(slices.Collect(maps.Keys(c.Allowances)), func(x, y string) int {
+		return cmp.Or(cmp.Compare(c.Allowances[x].Error, c.Allowances[y].Error), strings.Compare(x, y))
+	}))
 }
 
 // allowanceOf returns the part of the limit of a spend that Weir uses. The allowance is at least the cost of one request, because

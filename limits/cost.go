@@ -29,7 +29,7 @@ const (
 // the account is in progress.
 type costs struct {
 	mu      sync.Mutex
-	queries *simplelru.LRU[accountQuery, *queryCosts]
+	queries *simplelru.LRU[accountQuery, []pricedCall] // the last calls of a query
 	uses    *simplelru.LRU[accountResource, *windowUse]
 }
 
@@ -38,12 +38,6 @@ type (
 	accountQuery    struct{ account, query string }
 	accountResource struct{ account, resource string }
 )
-
-// queryCosts contains the last calls of a query.
-type queryCosts struct {
-	recent [recentCalls]pricedCall // a ring buffer
-	n      int                     // calls so far
-}
 
 // pricedCall is a call with its upper estimate and its true cost.
 type pricedCall struct {
@@ -63,7 +57,7 @@ type windowUse struct {
 }
 
 func newCosts() *costs {
-	queries, _ := simplelru.NewLRU[accountQuery, *queryCosts](maxQueries, nil) // fails only for a size below 1
+	queries, _ := simplelru.NewLRU[accountQuery, []pricedCall](maxQueries, nil) // fails only for a size below 1
 	uses, _ := simplelru.NewLRU[accountResource, *windowUse](maxUses, nil)
 	return &costs{queries: queries, uses: uses}
 }
@@ -75,14 +69,14 @@ func (c *costs) predict(claim *Claim) int {
 	defer c.mu.Unlock()
 	upper := claim.UpperEstimate
 	ceiling := int(math.Ceil(upper))
-	q, ok := c.queries.Get(accountQuery{claim.Account, claim.Query})
+	recent, ok := c.queries.Get(accountQuery{claim.Account, claim.Query})
 	if !ok {
 		return ceiling
 	}
-	n, floor := min(q.n, recentCalls), 1
-	for _, p := range q.recent[:n] {
+	floor := 1
+	for _, p := range recent {
 		least, most := p.bounds(upper)
-		if floor = max(floor, least); n >= minCalls {
+		if floor = max(floor, least); len(recent) >= minCalls {
 			ceiling = min(ceiling, most)
 		}
 	}
@@ -105,13 +99,8 @@ func (c *costs) observe(claim *Claim, cost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := accountQuery{claim.Account, claim.Query}
-	q, ok := c.queries.Get(key)
-	if !ok {
-		q = &queryCosts{}
-		c.queries.Add(key, q)
-	}
-	q.recent[q.n%recentCalls] = pricedCall{claim.UpperEstimate, min(cost, costCeiling)}
-	q.n++
+	recent, _ := c.queries.Get(key)
+	c.queries.Add(key, appendRecent(recent, pricedCall{claim.UpperEstimate, min(cost, costCeiling)}, recentCalls))
 }
 
 // begin records a granted call.

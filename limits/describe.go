@@ -108,10 +108,10 @@ func (a *account) Describe(r *Rules, foreign map[string]Use, c *Clock) Account {
 		budget, scope, _ := strings.Cut(key, ":")
 		switch Reason(budget) {
 		case Points, Content, CPU, Writes:
-			if u.Total() == 0 || Reason(budget) == Writes && r.writeLimit(scope) == 0 {
+			b := r.LogBudget(Reason(budget), scope, int(u.Spent), int(u.Held))
+			if u.Total() == 0 || b.Limit == 0 {
 				continue
 			}
-			b := r.LogBudget(Reason(budget), scope, int(u.Spent), int(u.Held))
 			if limit := int(a.Cooldown.allowed(key, int64(b.Limit))); limit < b.Limit {
 				b.Allowance = float64(limit) / float64(b.Limit)
 				b.Limit, b.Remaining = limit, limit-b.Used
@@ -124,26 +124,16 @@ func (a *account) Describe(r *Rules, foreign map[string]Use, c *Clock) Account {
 	return d
 }
 
-// LogBudget returns the budget of a sliding log, without its reset.
+// LogBudget returns the budget of a sliding log, without its reset. The limit is zero if the rules do not have it any more.
 func (r *Rules) LogBudget(budget Reason, scope string, used, held int) Budget {
-	limit := r.Points.REST
-	switch {
-	case budget == CPU && scope == policy.GraphQL:
-		limit = int(r.CPU.GraphQL / time.Millisecond)
-	case budget == CPU:
-		limit = int(r.CPU.Total / time.Millisecond)
-	case budget == Content:
-		for _, w := range r.Content {
-			if w.Window.String() == scope {
-				limit = w.Max
-			}
-		}
-	case scope == policy.GraphQL:
-		limit = r.Points.GraphQL
-	}
-	limit = int(r.Usable(int64(limit)))
+	limit := 0
 	if budget == Writes {
 		limit = r.writeLimit(scope)
+	}
+	for _, s := range r.Spends(Claim{Operation: scope, Resource: scope, CreatesContent: true}) {
+		if s.Budget == budget && s.Scope == scope {
+			limit = int(s.Limit)
+		}
 	}
 	return Budget{
 		Resource: strings.TrimSuffix(logKey(budget, scope), ":"),

@@ -25,24 +25,15 @@ const (
 // returns the excess when the response arrives.
 type estimates struct {
 	mu  sync.Mutex
-	ops map[string]*estimate
+	ops map[string][]time.Duration // recent response times by operation
 }
 
-type estimate struct {
-	recent [recentTimes]time.Duration // a ring buffer
-	n      int                        // responses so far
-}
-
-func (e *estimates) of(operation string) *estimate {
-	if o := e.ops[operation]; o != nil {
-		return o
+// known returns the operation under which response times are kept.
+func (e *estimates) known(operation string) string {
+	if e.ops[operation] == nil && len(e.ops) >= maxEstimates {
+		return otherOperations
 	}
-	if len(e.ops) >= maxEstimates && operation != otherOperations {
-		return e.of(otherOperations)
-	}
-	o := &estimate{}
-	e.ops[operation] = o
-	return o
+	return operation
 }
 
 // predict returns the longest recent response time of an operation. After few responses, the prediction is up to five
@@ -50,20 +41,26 @@ func (e *estimates) of(operation string) *estimate {
 func (e *estimates) predict(operation string) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	o := e.of(operation)
-	n := min(o.n, recentTimes)
-	if n == 0 {
+	recent := e.ops[e.known(operation)]
+	if len(recent) == 0 {
 		return unknownTime
 	}
-	longest := slices.Max(o.recent[:n])
-	longest += longest * 4 / time.Duration(n)
+	longest := slices.Max(recent)
+	longest += longest * 4 / time.Duration(len(recent))
 	return min(max(longest, leastTime), longestWork)
 }
 
 func (e *estimates) observe(operation string, elapsed time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	o := e.of(operation)
-	o.recent[o.n%recentTimes] = elapsed
-	o.n++
+	operation = e.known(operation)
+	e.ops[operation] = appendRecent(e.ops[operation], elapsed, recentTimes)
+}
+
+// appendRecent appends a value. Of more than most values, it removes the oldest.
+func appendRecent[T any](list []T, value T, most int) []T {
+	if len(list) == most {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, value)
 }

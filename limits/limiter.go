@@ -46,7 +46,7 @@ type inUse struct {
 // NewLimiter returns a limiter that uses a ledger.
 func NewLimiter(ledger Ledger) *Limiter {
 	l := &Limiter{
-		ledger: ledger, now: time.Now, suspicions: newSuspicions(), estimates: estimates{ops: map[string]*estimate{}}, costs: newCosts(),
+		ledger: ledger, now: time.Now, suspicions: newSuspicions(), estimates: estimates{ops: map[string][]time.Duration{}}, costs: newCosts(),
 		lastID: rand.Uint64() >> 2, queues: map[string]*queue{}, permits: map[uint64]*inUse{},
 	}
 	l.start = func(q *queue) { l.dispatchers.Go(func() { l.dispatch(q) }) }

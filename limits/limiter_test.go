@@ -499,7 +499,7 @@ func TestRenewalDoesNotReopenAClosedPermit(t *testing.T) {
 }
 
 func TestEstimatesAreHighAfterFewResponses(t *testing.T) {
-	e := estimates{ops: map[string]*estimate{}}
+	e := estimates{ops: map[string][]time.Duration{}}
 	if got := e.predict("op"); got != unknownTime {
 		t.Errorf("estimate without responses: got %v", got)
 	}

@@ -24,14 +24,18 @@ type ClientUse struct {
 // maxUsers bounds the clients of a SharedUse.
 const maxUsers = 3
 
-// sharedUse returns the use of a budget by the clients of a claim, or nil if no client uses the budget.
-func (a *account) sharedUse(c *Claim, budget string, limit, now int64) *SharedUse {
+// sharedUse returns the use of a budget that has refused a claim, or nil if no client of the claim uses the budget. If the client has
+// used its part of a window, it is the use of the window, which is the last need.
+func (a *account) sharedUse(c *Claim, needs []Need, refusing *Need, now int64) *SharedUse {
+	if refusing.Reason == ClientBudget {
+		refusing = &needs[len(needs)-1]
+	}
 	var list []ClientUse
 	for _, b := range c.Clients {
 		if b.Share == 0 { // a group, whose use is that of its clients
 			continue
 		}
-		if used := a.useBy(b.Client, budget, now); used > 0 {
+		if used := a.useBy(b.Client, refusing.Budget, now); used > 0 {
 			list = append(list, ClientUse{b.Client, used})
 		}
 	}
@@ -41,7 +45,7 @@ func (a *account) sharedUse(c *Claim, budget string, limit, now int64) *SharedUs
 	slices.SortFunc(list, func(x, y ClientUse) int {
 		return cmp.Or(cmp.Compare(y.Used, x.Used), cmp.Compare(x.Client, y.Client))
 	})
-	return &SharedUse{Budget: resourceOf(budget), Limit: limit, Clients: slices.Clone(list[:min(len(list), maxUsers)])}
+	return &SharedUse{Budget: resourceOf(refusing.Budget), Limit: refusing.Limit, Clients: slices.Clone(list[:min(len(list), maxUsers)])}
 }
 
 // useBy returns what a client uses of a budget. The window of a search has a log, which counts the use of clients.
@@ -70,11 +74,7 @@ func resourceOf(budget string) string {
 	return strings.TrimSuffix(budget, ":")
 }
 
-// SharedUse returns the use of the budget that has refused a claim. needs is the result of [Part.Needs], and refusing is
-// the index of the budget. If the client has used its part of a window, the result is the use of this window.
-func (p *Part) SharedUse(c Claim, needs []Need, refusing int, now int64) *SharedUse {
-	if needs[refusing].Reason == ClientBudget {
-		refusing = len(needs) - 1
-	}
-	return p.sharedUse(&c, needs[refusing].Budget, needs[refusing].Limit, p.advance(now))
+// SharedUse returns the use of the budget that has refused a claim. needs is the result of [Part.Needs].
+func (p *Part) SharedUse(c Claim, needs []Need, refusing *Need, now int64) *SharedUse {
+	return p.sharedUse(&c, needs, refusing, p.advance(now))
 }

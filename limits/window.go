@@ -343,13 +343,9 @@ func (w *window) add(p report, responses func(old, added int64) int64) {
 func (w *window) boundReports() {
 	slices.SortFunc(w.Reports, func(a, b report) int { return cmp.Compare(a.Reset, b.Reset) })
 	for len(w.Reports) > mostReports {
-		most := 0
-		for i, p := range w.Reports {
-			if old := w.Reports[most]; p.Limit-p.use() > old.Limit-old.use() {
-				most = i
-			}
-		}
-		w.Reports = slices.Delete(w.Reports, most, most+1)
+		most := slices.MaxFunc(w.Reports, func(a, b report) int { return cmp.Compare(a.Limit-a.use(), b.Limit-b.use()) })
+		i := slices.Index(w.Reports, most)
+		w.Reports = slices.Delete(w.Reports, i, i+1)
 	}
 }
 

@@ -1,7 +1,9 @@
 package limits
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,47 +28,44 @@ func (e *WritesError) Error() string {
 	return fmt.Sprintf("the GraphQL call has %d mutations, and this client may send at most %d %s %s; split the call", e.Writes, e.Limit, per, of)
 }
 
-// checkWrites returns a [*WritesError] for the lowest limit if a claim has more writes than a limit.
-func checkWrites(l policy.ClientWrites, writes int) error {
-	var lowest *WritesError
-	for _, e := range []WritesError{
-		{writes, l.Client.PerMinute, time.Minute, false}, {writes, l.Client.PerHour, time.Hour, false},
-		{writes, l.Tag.PerMinute, time.Minute, true}, {writes, l.Tag.PerHour, time.Hour, true},
-	} {
-		if e.Limit > 0 && writes > e.Limit && (lowest == nil || e.Limit < lowest.Limit) {
-			lowest = &e
-		}
-	}
-	if lowest == nil {
-		return nil
-	}
-	return lowest
+// writeBudget is a limit of the writes of a client or tag.
+type writeBudget struct {
+	WritesError
+	name string // of the client or tag
 }
 
-// appendSpends appends the cost of writes in the logs of a client or tag.
-func appendSpends(list []Spend, l policy.WriteLimits, name string, writes int) []Spend {
-	add := func(limit int, window time.Duration) {
-		if limit == 0 {
-			return
-		}
-		s := Spend{Budget: Writes, Scope: window.String() + ":" + name, Limit: int64(limit), Cost: int64(writes), Window: window}
-		if limit > exactUpTo {
-			s.Merge = window / mergeParts
-		}
-		list = append(list, s)
+// writeBudgets returns the limits that apply to a write of a client with a tag.
+func writeBudgets(l policy.ClientWrites, client, tag string, writes int) []writeBudget {
+	return slices.DeleteFunc([]writeBudget{
+		{WritesError{writes, l.Client.PerMinute, time.Minute, false}, client}, {WritesError{writes, l.Client.PerHour, time.Hour, false}, client},
+		{WritesError{writes, l.Tag.PerMinute, time.Minute, true}, tag}, {WritesError{writes, l.Tag.PerHour, time.Hour, true}, tag},
+	}, func(b writeBudget) bool { return b.Limit == 0 })
+}
+
+// checkWrites returns a [*WritesError] for the lowest limit if a claim has more writes than a limit.
+func checkWrites(l policy.ClientWrites, writes int) error {
+	budgets := writeBudgets(l, "", "", writes)
+	if len(budgets) == 0 {
+		return nil
 	}
-	add(l.PerMinute, time.Minute)
-	add(l.PerHour, time.Hour)
-	return list
+	lowest := slices.MinFunc(budgets, func(x, y writeBudget) int { return cmp.Compare(x.Limit, y.Limit) })
+	if writes <= lowest.Limit {
+		return nil
+	}
+	return &lowest.WritesError
 }
 
 // appendWrites appends the cost of a write in the logs of its client and tag.
 func (r *Rules) appendWrites(list []Spend, c *Claim) []Spend {
-	l, ok := r.Writes[c.Client]
-	if !ok || c.Writes == 0 {
+	if c.Writes == 0 {
 		return list
 	}
-	return appendSpends(appendSpends(list, l.Client, c.Client, c.Writes), l.Tag, c.WriteTag, c.Writes)
+	for _, b := range writeBudgets(r.Writes[c.Client], c.Client, c.WriteTag, c.Writes) {
+		s := r.spend(Writes, b.Window.String()+":"+b.name, int64(b.Writes), b.Limit, b.Window)
+		s.Limit = int64(b.Limit) // a limit of the operator has no headroom
+		list = append(list, s)
+	}
+	return list
 }
 
 // writeLimit returns the limit of a log of writes, or zero if the rules do not have it any more.

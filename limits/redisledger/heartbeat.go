@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -411,16 +410,10 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 		l.mu.Lock()
 		l.createSecret()
 		sent := l.now()
-		argument, err := json.Marshal(registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, to.shard.reach(sent)})
+		argument := registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, to.shard.reach(sent)}
 		l.mu.Unlock()
-		if err != nil {
-			return err
-		}
-		text, err := l.scripts.register.Run(ctx, to.node, []string{l.shared(replicasKey), epochKey, secretKey, l.shared(accountsKey)}, argument).Text()
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal([]byte(text), &answer); err != nil {
+		keys := []string{l.shared(replicasKey), epochKey, secretKey, l.shared(accountsKey)}
+		if err := runScript(ctx, to.node, l.scripts.register, keys, argument, &answer); err != nil {
 			return err
 		}
 		l.mu.Lock()

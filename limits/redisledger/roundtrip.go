@@ -470,7 +470,7 @@ func (x *roundTrip) decide(c limits.Claim, needs []limits.Need, answer claimRepl
 	}
 	d := limits.Decision{Reason: Store}
 	if i := slices.IndexFunc(needs, func(n limits.Need) bool { return n.Budget == answer.Budget }); i >= 0 {
-		d.Reason, d.Shared = needs[i].Reason, x.part.SharedUse(c, needs, i, now)
+		d.Reason, d.Shared = needs[i].Reason, x.part.SharedUse(c, needs, &needs[i], now)
 		if answer.Yielded && needs[i].Client != "" {
 			d.Reason = limits.ClientBudget
 			return d

@@ -72,6 +72,22 @@ func (l *Ledger) relearning() time.Duration {
 	return min(relearningMax, relearningMin+time.Duration(l.indexed*l.replicas.Load())*relearningPerAccount)
 }
 
+// runScript runs a script with one argument, and decodes its reply.
+func runScript(ctx context.Context, node redis.Scripter, script *redis.Script, keys []string, argument, answer any) error {
+	text, err := json.Marshal(argument)
+	if err != nil {
+		return err
+	}
+	reply, err := script.Run(ctx, node, keys, text).Text()
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(reply), answer); err != nil {
+		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return nil
+}
+
 // run runs a script on an account and decodes its reply. argument gets the server that stores the account.
 func (l *Ledger) run(
 	ctx context.Context, script *redis.Script, name string, argument func(to server) any, answer any,
@@ -80,18 +96,7 @@ func (l *Ledger) run(
 	defer cancel()
 	keys := l.keysOf(name)
 	address, err := l.onServer(limited, keys[0], func(to server) error {
-		argument, err := json.Marshal(argument(to))
-		if err != nil {
-			return err
-		}
-		text, err := script.Run(limited, to.node, keys, argument).Text()
-		if err != nil {
-			return err
-		}
-		if err := json.Unmarshal([]byte(text), answer); err != nil {
-			return fmt.Errorf("%w: %w", errUnreadable, err)
-		}
-		return nil
+		return runScript(limited, to.node, script, keys, argument(to), answer)
 	})
 	switch {
 	case err == nil:
@@ -107,8 +112,8 @@ func (l *Ledger) run(
 	return unavailable(err)
 }
 
-// errUnreadable means that an account contains data that no script has written.
-var errUnreadable = errors.New("the account in redis cannot be read")
+// errUnreadable means that Redis contains data that no script has written.
+var errUnreadable = errors.New("data of the ledger in redis cannot be read")
 
 // keysOf returns the keys of a script on an account: the hash of the account, and the epoch. In a cluster, the node of
 // the account does not store the epoch.

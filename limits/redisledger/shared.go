@@ -2,7 +2,6 @@ package redisledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"time"
 
@@ -63,16 +62,9 @@ func (l *Ledger) ShareAliases(ctx context.Context, changed []string) (all []stri
 	l.mu.Lock()
 	after := l.sharedAliases
 	l.mu.Unlock()
-	argument, err := json.Marshal(aliasesCall{after, changed, maxSharedAliases, aliasesKept.Milliseconds()})
-	if err != nil {
-		return nil, err
-	}
-	text, err := l.scripts.aliases.Run(ctx, l.Client, []string{l.shared(aliasesKey)}, argument).Text()
-	if err != nil {
-		return nil, err
-	}
+	argument := aliasesCall{after, changed, maxSharedAliases, aliasesKept.Milliseconds()}
 	var answer aliasesReply
-	if err := json.Unmarshal([]byte(text), &answer); err != nil {
+	if err := runScript(ctx, l.Client, l.scripts.aliases, []string{l.shared(aliasesKey)}, argument, &answer); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
