@@ -16,7 +16,7 @@ type changes struct {
 	last  int64
 	exact map[string][]int64
 	below map[string][]int64 // by the path above the changed paths
-	globs map[string][]int64 // by a pattern in which * is one segment
+	globs map[string][]int64 // by a pattern in which * is one segment, and a last ** all further ones
 }
 
 func newChanges() *changes {
@@ -27,10 +27,10 @@ func newChanges() *changes {
 func (c *changes) touch(n int64, topic string) {
 	in := c.exact
 	path, isBelow := strings.CutSuffix(topic, "/**")
-	if isBelow {
-		in, topic = c.below, path
-	} else if strings.Contains(topic, "*") {
+	if strings.Contains(path, "*") {
 		in = c.globs
+	} else if isBelow {
+		in, topic = c.below, path
 	}
 	if list := in[topic]; len(list) == 0 || list[len(list)-1] != n {
 		in[topic] = append(list, n)

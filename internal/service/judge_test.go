@@ -93,6 +93,8 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 		{"closed issue in its milestone", "/repos/acme/widgets/milestones/1", `PATCH /repos/acme/widgets/issues/3 {"state":"closed"}`, true},
 		{"new title in the milestone", "/repos/acme/widgets/milestones/1", `PATCH /repos/acme/widgets/issues/3 {"title":"x"}`, false},
 		{"pinged webhook", "/repos/acme/widgets/hooks/1", `POST /repos/acme/widgets/hooks/1/pings {}`, false},
+		{"ruleset of the organization", "/repos/acme/widgets/rules/branches/main", `DELETE /orgs/acme/rulesets/501 `, true},
+		{"ruleset of another organization", "/repos/acme-owner/tools/rules/branches/main", `DELETE /orgs/acme/rulesets/501 `, false},
 		{"cancelled run", "/repos/acme/widgets/actions/runs/1", `POST /repos/acme/widgets/actions/runs/1/cancel {}`, true},
 		{"delayed search", "/search/issues?q=x", `PATCH /repos/acme/widgets/issues/3 {"title":"x"}`, false},
 		{"refused write", "/repos/acme/widgets/issues/3", `PATCH /repos/acme/widgets/issues/9999 {"title":"x"}`, false},
