@@ -1,6 +1,9 @@
 package service
 
 import (
+	"cmp"
+	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -160,84 +163,226 @@ func (s *Service) topicsOf(r *request) []string {
 	return []string{path}
 }
 
-// applyEffects touches what the table of effects adds to a write, and announces the write to the webhooks.
-func (s *Service) applyEffects(r *request) {
-	path, _ := decodePath(r.path)
-	for _, e := range effects() {
-		values := map[string]string{"@": r.caller.name()}
-		if e.method != "" && e.method != r.Method || !bind(e.pattern, path, values) {
-			continue
+// applyEffects touches what rows of the table of effects add to a write, and announces the write to the webhooks. before
+// has the members of events that a deletion removes.
+func (s *Service) applyEffects(r *request, rows []effect, before doc, written any) {
+	if r.Method == http.MethodDelete {
+		written = nil
+	}
+	members := before
+	for name, value := range s.membersOf(r, rows, written) {
+		if value != nil || before[name] == nil {
+			members[name] = value
 		}
+	}
+	for _, e := range rows {
 		for _, topic := range e.topics {
-			topic = strings.ReplaceAll(expand(topic, values), "/@/", "/"+r.caller.name()+"/")
+			topic = strings.ReplaceAll(expand(topic, e.values), "/@/", "/"+r.caller.name()+"/")
 			if owner, ok := strings.CutSuffix(topic, "/@"); ok {
 				topic = owner + "/" + r.caller.name()
 			}
 			r.touch(r.qualify(topic, topic))
 		}
-		if e.event != "" {
-			s.emit(r, e.event, doc{})
+		repo := r.repo
+		for _, r.repo = range s.concerned(r) {
+			if e.event != "" {
+				s.emit(r, &event{name: e.event, action: cmp.Or(r.action, e.action(r)), members: members, shown: e.shown})
+			}
 		}
+		r.repo = repo
 	}
+}
+
+// concerned returns the repositories that a write to an organization names, or the repository of the request.
+func (s *Service) concerned(r *request) []*repository {
+	names := namesIn(r.body["repository_names"])
+	if r.repo != nil || r.org == nil || len(names) == 0 {
+		return []*repository{r.repo}
+	}
+	return slices.DeleteFunc(s.world.reposOf(r.org.login), func(repo *repository) bool { return !slices.Contains(names, repo.name) })
 }
 
 // effect is a row of reference/effects.tsv.
 type effect struct {
-	method  string // or ""
-	pattern []segment
-	event   string
-	topics  []string
+	method        string // or ""
+	pattern       []segment
+	member, value string // of the body; or ""
+	event         string // or ""
+	actions       []string
+	shown         []string          // the members of the event
+	sources       map[string]string // of some of these members
+	topics        []string
+	values        map[string]string // of the parameters in the path of a write
 }
 
 var effects = sync.OnceValue(func() (list []effect) {
 	short := strings.NewReplacer("~", "/repos/{owner}/{repo}", "^", "/orgs/{org}")
 	for _, column := range readTable("effects.tsv") {
-		method, path, hasMethod := strings.Cut(short.Replace(column[0]), " ")
-		if !hasMethod {
-			method, path = "", method
+		e := effect{topics: strings.Fields(short.Replace(column[2])), sources: map[string]string{}}
+		e.method = column[0][:strings.Index(column[0], " ")+1]
+		path, condition, _ := strings.Cut(short.Replace(column[0][len(e.method):]), "?")
+		e.pattern, e.method = parseTemplate(path), strings.TrimSpace(e.method)
+		e.member, e.value, _ = strings.Cut(condition, "=")
+		for i, text := range strings.Fields(short.Replace(column[1])) {
+			name, source, hasSource := strings.Cut(text, "=")
+			switch {
+			case i == 0:
+				e.event = name
+			case i == 1:
+				e.actions = strings.Split(strings.Trim(name, "-"), "/")
+			case hasSource:
+				e.sources[name] = source
+				fallthrough
+			default:
+				e.shown = append(e.shown, name)
+			}
 		}
-		list = append(list, effect{method, parseTemplate(path), column[1], strings.Fields(short.Replace(column[2]))})
+		list = append(list, e)
 	}
 	return list
 })
+
+// effectsOf returns the rows of the table of effects for a write. Only the first of several rows with one event keeps it.
+func effectsOf(r *request) (rows []effect) {
+	path, _ := decodePath(r.path)
+	for _, e := range effects() {
+		e.values = map[string]string{"@": r.caller.name()}
+		if e.method != "" && e.method != r.Method || e.member != "" && fmt.Sprint(r.body[e.member]) != e.value || !bind(e.pattern, path, e.values) {
+			continue
+		}
+		if slices.ContainsFunc(rows, func(other effect) bool { return other.event == e.event }) {
+			e.event = ""
+		}
+		rows = append(rows, e)
+	}
+	return rows
+}
+
+// action returns the action of the event of a write.
+func (e effect) action(r *request) string {
+	switch {
+	case r.Method == http.MethodDelete:
+		return e.actions[len(e.actions)-1]
+	case len(e.actions) == 3 && (r.Method == http.MethodPatch || r.known):
+		return e.actions[1]
+	}
+	return e.actions[0]
+}
+
+// membersOf returns the members of events that have a source in the table. written is the written object.
+func (s *Service) membersOf(r *request, rows []effect, written any) doc {
+	members, fields := doc{}, doc{}
+	_ = json.Unmarshal(encode(written), &fields) // a list has no members
+	for _, e := range rows {
+		for name, value := range fields {
+			if text, ok := value.(string); ok {
+				e.values[name] = text
+			}
+		}
+		for name, source := range e.sources {
+			switch rest := source[1:]; {
+			case source == ".":
+				members[name] = written
+			case source[0] == '.':
+				members[name] = fields[rest]
+			case source[0] == '$':
+				members[name] = r.body[rest]
+			case source[0] == '/':
+				members[name] = s.read(r, expand(source, e.values))
+			case source != "null":
+				members[name] = json.RawMessage(source)
+			default:
+				members[name] = nil
+			}
+		}
+	}
+	return members
+}
+
+// subjects returns the objects that a request names, as members of events.
+func (s *Service) subjects(r *request) doc {
+	members := doc{"starred_at": timestamp(r.now)}
+	if r.repo != nil {
+		members["name"] = r.repo.fullName()
+	}
+	if r.issue != nil {
+		members["issue"], members["parent_issue_id"], members["blocked_issue_id"] = renderIssue(s, r, r.issue), r.issue["id"], r.issue["id"]
+		id := cmp.Or(r.params["issue_id"], fmt.Sprint(cmp.Or(r.body["sub_issue_id"], r.body["issue_id"])))
+		for _, other := range s.world.where(r.repo, "issues", "id", id) {
+			for _, role := range []string{"sub_issue", "blocking_issue"} {
+				members[role], members[role+"_id"], members[role+"_repo"] = renderIssue(s, r, other), other["id"], repositoryObject(s, r, r.repo)
+			}
+		}
+	}
+	if r.pull != nil {
+		members["pull_request"], members["number"] = renderPull(s, r, r.pull), r.pull["number"]
+	}
+	if r.team != nil {
+		members["team"] = teamObject(r, r.org, r.team)
+	}
+	if user := s.world.accounts[r.params["username"]]; user != nil {
+		members["member"] = userObject(r, user)
+	}
+	return members
+}
+
+// read returns the body of the response to a GET request of the caller for a canonical path, or nil.
+func (s *Service) read(r *request, path string) any {
+	in := &request{Request: r.WithContext(r.Context()), base: r.base, caller: r.caller, now: r.now}
+	in.Method = http.MethodGet
+	if in.op, in.params = s.route(in.Method, path); in.op == nil {
+		return nil
+	}
+	hasTarget, isVisible := s.resolve(in)
+	resp := s.handler(in, hasTarget, isVisible)(s, in)
+	switch {
+	case resp.status != http.StatusOK:
+		return nil
+	case resp.list != nil:
+		return resp.list(0, resp.total)
+	}
+	return resp.body
+}
 
 // Event is a webhook event of a write.
 type Event struct {
 	Name         string // the value of the event header
 	Repository   string // full name, or ""
 	Organization string // or ""
-	Payload      map[string]any
+	Payload      any
 }
 
 // maxEvents is the number of events that [Service.Events] returns at most.
 const maxEvents = 10_000
 
-// emit records an event and sends it to the webhooks that receive it. The action depends on the method unless the
-// payload has one.
-func (s *Service) emit(r *request, name string, payload doc) {
-	e := &event{name: name, repository: r.repo, organization: r.org, at: r.now, payloads: map[string]any{}}
-	all := doc{"sender": doc{"login": r.caller.name()}}
-	if name != "push" {
-		all["action"] = map[string]string{http.MethodPost: "created", http.MethodPatch: "edited", http.MethodPut: "edited", http.MethodDelete: "deleted"}[r.Method]
+// emit records an event of a write, and sends it to the webhooks that receive it. An event of an issue that is a pull
+// request is one of the pull request.
+func (s *Service) emit(r *request, e *event) {
+	s.lastEvent++
+	e.repository, e.organization, e.sender, e.at, e.serial, e.req, e.payloads = r.repo, r.org, s.actor(r), r.now, s.lastEvent, r, map[string]any{}
+	members := s.subjects(r)
+	maps.Copy(members, e.members)
+	e.members = members
+	if e.name == "issues" && r.pull != nil {
+		e.name, e.shown = "pull_request", nil
 	}
-	event := Event{Name: name, Payload: all}
+	if e.action == "edited" {
+		e.members["changes"], e.shown = doc{}, append(slices.Clip(e.shown), "changes")
+	}
+	recorded := Event{Name: e.name}
 	if r.repo != nil {
-		e.organization, event.Repository = r.repo.owner, r.repo.fullName()
-		all["repository"] = repositoryObject(s, r, r.repo)
+		e.organization, e.ref, recorded.Repository = r.repo.owner, cmp.Or(e.ref, r.repo.mainRef()), r.repo.fullName()
 	}
-	if org := e.organization; org != nil && org.members != nil {
-		event.Organization, all["organization"] = org.login, organizationSummary(r, org)
+	if e.organization != nil && e.organization.members == nil {
+		e.organization = nil // a user owns the repository
 	}
-	for param, member := range map[string]string{"issue_number": "issue", "pull_number": "pull_request"} {
-		if number, err := strconv.Atoi(r.params[param]); err == nil {
-			all[member] = doc{"number": number}
-		}
+	if e.organization != nil {
+		recorded.Organization = e.organization.login
 	}
-	maps.Copy(all, payload)
-	s.events = append(s.events, event)
+	recorded.Payload = s.payload(e, onOrganization)
+	s.events = append(s.events, recorded)
 	s.events = s.events[max(0, len(s.events)-maxEvents):]
-	e.action, _ = all["action"].(string)
-	s.subscribe(e, func(string) any { return all })
+	s.subscribe(e, func(kind string) any { return s.payload(e, kind) })
 	s.deliver(e)
 }
 

@@ -81,6 +81,9 @@ type event struct {
 	// subscribers are the webhooks that receive the event. payloads holds the payload for each kind of webhook.
 	subscribers []*hook
 	payloads    map[string]any
+	// members are objects of the state, and shown names the members that the payload has besides those of its kind.
+	members doc
+	shown   []string
 }
 
 // postEvent handles POST /_service/events: it applies an event to the state, enqueues the deliveries and responds with
@@ -243,14 +246,17 @@ func (s *Service) payload(e *event, to string) object {
 		"action": e.action == "", "enterprise": true, "installation": to != onApp, "organization": e.organization == nil, "repository": e.repository == nil,
 	}
 	var o object
-	for name := range strings.FieldsSeq(eventKinds()[e.name].Payload) {
+	for _, name := range append(strings.Fields(cmp.Or(eventKinds()[e.name].Payload, undocumentedPayload)), e.shown...) {
 		name, optional := strings.CutSuffix(name, "?")
-		if !optional || !isAbsent[name] {
+		if o.member(name) == nil && (!optional || !isAbsent[name]) {
 			o = append(o, field{name, e.member(name, values)})
 		}
 	}
 	return o
 }
+
+// undocumentedPayload are the members of the payloads of all events that the documents do not describe.
+const undocumentedPayload = "action? repository? organization? installation? sender"
 
 var payloadTemplates = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
@@ -265,7 +271,9 @@ var placeholder = regexp.MustCompile(`\$[a-z_]+(:[a-z/-]+)?`)
 // member returns a member of the payload: an expanded template, or the value with the name.
 func (e *event) member(name string, values map[string]any) any {
 	template, ok := payloadTemplates()[name]
-	if !ok {
+	if value, known := e.members[name]; known {
+		return value
+	} else if !ok {
 		return values[name]
 	}
 	return json.RawMessage(placeholder.ReplaceAllStringFunc(template, func(name string) string {

@@ -212,7 +212,12 @@ func (s *Service) move(r *request, ref, sha string) {
 	}
 	r.repo.pushed = r.now
 	if strings.HasPrefix(ref, "heads/") {
-		s.emit(r, "push", doc{"ref": "refs/" + ref, "before": from, "after": sha})
+		commits := g.ahead(cmp.Or(from, g.head()), sha)
+		slices.Reverse(commits)
+		s.emit(r, &event{name: "push", ref: "refs/" + ref, push: &pushResult{
+			before: cmp.Or(from, zeroSHA), after: cmp.Or(sha, zeroSHA), commits: commits, head: g.commits[sha],
+			created: from == "", deleted: sha == "", forced: from != "" && sha != "" && len(g.ahead(sha, from)) > 0,
+		}})
 	}
 	s.touchRef(r, ref, from, sha)
 }
@@ -433,10 +438,14 @@ func changeRef(s *Service, r *request) response {
 	return response{status: r.op.created(), body: renderRef(r, ref)}
 }
 
+// actor returns the user or the account of a request.
+func (s *Service) actor(r *request) *account {
+	return cmp.Or(s.world.user(r.caller), s.world.accounts[r.caller.name()], s.world.accounts["acme"])
+}
+
 // commitBy returns a new commit by the user or the account of a request.
 func (s *Service) commitBy(r *request, message string) commit {
-	author := cmp.Or(s.world.user(r.caller), s.world.accounts[r.caller.name()], r.repo.owner)
-	return commit{message: message, author: author, at: r.now}
+	return commit{message: message, author: s.actor(r), at: r.now}
 }
 
 func mergeBranch(s *Service, r *request) response {

@@ -493,12 +493,12 @@ func (e *execution) addComment(f *ast.Field, on subject, input map[string]any) v
 	if e.refused(f, r, nil) {
 		return nil
 	}
-	e.req.repo = r
+	e.req.repo, e.req.issue, e.req.pull = r, on.issue, on.pull
 	fields := doc{"issue": number, "body": input["body"]}
 	c := e.s.world.add(r, r.path()+"/issues/comments", inRepo+"issues/comments", fields, e.req.caller.login, e.req.now)
 	on.issue["updated_at"] = timestamp(e.req.now)
 	touchComment(e.s, e.req, c)
-	e.s.emit(e.req, "issue_comment", doc{"issue": doc{"number": on.issue["number"]}})
+	e.s.emit(e.req, &event{name: "issue_comment", action: "created", members: doc{"comment": c}, shown: []string{"issue", "comment"}})
 	return values{"commentEdge": newEdge("IssueCommentConnection", e.comment(r, c, on.values["url"].(string))), "subject": on.node}
 }
 
@@ -507,7 +507,7 @@ func (e *execution) closeIssue(f *ast.Field, on subject, input map[string]any) v
 		return nil
 	}
 	reason := strings.ToLower(textOf(input["stateReason"]))
-	e.change(on.r, on.issue, doc{"state": "closed", "state_reason": reason}, "issues", "closed")
+	e.change(on, doc{"state": "closed", "state_reason": reason}, "closed")
 	return values{"issue": e.issue(on.r, on.issue)}
 }
 
@@ -520,9 +520,9 @@ func (e *execution) createIssue(f *ast.Field, on subject, input map[string]any) 
 		return nil
 	}
 	fields := doc{"title": input["title"], "body": input["body"]}
-	issue := e.s.world.addIssue(on.r, fields, e.req.caller.login, e.req.now)
-	e.change(on.r, issue, doc{}, "issues", "opened")
-	return values{"issue": e.issue(on.r, issue)}
+	on.issue = e.s.world.addIssue(on.r, fields, e.req.caller.login, e.req.now)
+	e.change(on, doc{}, "opened")
+	return values{"issue": e.issue(on.r, on.issue)}
 }
 
 // updatePullRequest changes the title, the body and the state of a pull request. A merged pull request keeps its state.
@@ -538,18 +538,18 @@ func (e *execution) updatePullRequest(f *ast.Field, on subject, input map[string
 		"title": cmp.Or(textOf(input["title"]), str(on.issue["title"])), "body": cmp.Or(input["body"], on.issue["body"]),
 		"state": strings.ToLower(textOf(input["state"])),
 	}
-	e.change(on.r, on.issue, body, "pull_request", "edited")
+	e.change(on, body, "edited")
 	return values{"pullRequest": e.issue(on.r, on.issue)}
 }
 
 // change changes an issue or a pull request, and announces the change.
-func (e *execution) change(r *repository, issue, body doc, event, action string) {
-	e.req.repo = r
-	touchIssue(e.s, e.req, issue)
-	e.s.touchCounts(e.req, issue)
-	changeIssue(issue, body, e.req.now)
-	e.s.note(e.req, issue, action)
-	e.s.emit(e.req, event, doc{"action": action, "number": issue["number"]})
+func (e *execution) change(on subject, body doc, action string) {
+	e.req.repo, e.req.pull = on.r, on.pull
+	touchIssue(e.s, e.req, on.issue)
+	e.s.touchCounts(e.req, on.issue)
+	changeIssue(on.issue, body, e.req.now)
+	e.s.note(e.req, on.issue, action)
+	e.s.emit(e.req, &event{name: "issues", action: action, shown: []string{"issue"}})
 }
 
 func (e *execution) updateSubscription(f *ast.Field, on subject, input map[string]any) values {

@@ -248,9 +248,9 @@ func updateIssue(s *Service, r *request) response {
 	return response{status: http.StatusOK, body: renderIssue(s, r, r.issue)}
 }
 
-// note adds an event to the history of an issue.
+// note adds an event to the history of an issue. It is the action of the webhook event, too.
 func (s *Service) note(r *request, issue doc, event string) {
-	issue["updated_at"] = timestamp(r.now)
+	r.issue, r.action, issue["updated_at"] = issue, event, timestamp(r.now)
 	path := r.repo.path() + "/issues/events"
 	added := s.world.add(r.repo, path, inRepo+"issues/events", doc{"event": event, "issue": str(issue["number"])}, r.caller.name(), r.now)
 	own := r.repo.path() + "/issues/" + str(issue["number"])
@@ -417,7 +417,8 @@ func createPull(s *Service, r *request) response {
 	path := r.path + "/" + str(pull["number"])
 	r.touch(path)
 	touchIssue(s, r, pull)
-	s.touchCounts(r, s.world.find(r.repo.path()+"/issues/"+str(pull["number"])))
+	r.issue, r.pull = s.world.numbered(r.repo, pull["number"].(int))
+	s.touchCounts(r, r.issue)
 	return response{status: http.StatusCreated, body: renderPull(s, r, pull), location: r.base + path}
 }
 
@@ -453,6 +454,7 @@ func mergePull(s *Service, r *request) response {
 	r.pull["merged"], r.pull["merged_at"] = true, timestamp(r.now)
 	changeIssue(r.issue, doc{"state": "closed"}, r.now)
 	s.note(r, r.issue, "merged")
+	s.note(r, r.issue, "closed")
 	s.touchCounts(r, r.issue)
 	r.touch(parentOf(r.path) + "/merge")
 	return response{status: http.StatusOK, body: doc{"sha": g.refs["heads/"+base], "merged": true, "message": "Pull Request successfully merged"}}

@@ -184,6 +184,8 @@ type request struct {
 	now        time.Time
 	seq        int64    // the number of this write
 	topics     []string // what this write changed
+	known      bool     // the object in the path was stored before this write
+	action     string   // of the event of this write, if it depends on the state
 }
 
 // touch records topics that a successful write changes.
@@ -402,14 +404,18 @@ func (s *Service) answer(r *request) response {
 	if isVisible {
 		s.touchKinds(r) // before and after the change
 	}
-	r.seq = s.changes.last + 1
+	r.seq, r.known = s.changes.last+1, s.world.find(r.path) != nil
+	rows, before := effectsOf(r), doc{}
+	if r.Method == http.MethodDelete && len(rows) > 0 {
+		before = s.membersOf(r, rows, s.read(r, r.path))
+	}
 	resp := handle(s, r)
 	if resp.status >= 400 || r.seq == 0 {
 		return s.encode(r, resp, 0)
 	}
 	s.touchKinds(r)
 	s.touchTree(r)
-	s.applyEffects(r)
+	s.applyEffects(r, rows, before, resp.body)
 	if r.repo != nil && slices.Contains(r.topics, r.repo.path()) {
 		s.touchRepoViews(r)
 	}
