@@ -304,7 +304,7 @@ func (s *Service) payloadValues(e *event) map[string]any {
 			values["description"] = r.description
 		}
 	}
-	if e.name == "create" { // the name of the ref
+	if e.name == "create" || e.name == "delete" { // the name of the ref
 		values["ref"] = strings.TrimPrefix(strings.TrimPrefix(e.ref, "refs/heads/"), "refs/tags/")
 	}
 	if p := e.push; p != nil {

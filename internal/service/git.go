@@ -211,13 +211,17 @@ func (s *Service) move(r *request, ref, sha string) {
 		delete(g.refs, ref)
 	}
 	r.repo.pushed = r.now
-	if strings.HasPrefix(ref, "heads/") {
-		commits := g.ahead(cmp.Or(from, g.head()), sha)
-		slices.Reverse(commits)
-		s.emit(r, &event{name: "push", ref: "refs/" + ref, push: &pushResult{
-			before: cmp.Or(from, zeroSHA), after: cmp.Or(sha, zeroSHA), commits: commits, head: g.commits[sha],
-			created: from == "", deleted: sha == "", forced: from != "" && sha != "" && len(g.ahead(sha, from)) > 0,
-		}})
+	commits := g.ahead(cmp.Or(from, g.head()), sha)
+	slices.Reverse(commits)
+	push := &pushResult{
+		before: cmp.Or(from, zeroSHA), after: cmp.Or(sha, zeroSHA), commits: commits, head: g.commits[sha],
+		created: from == "", deleted: sha == "", forced: from != "" && sha != "" && len(g.ahead(sha, from)) > 0,
+	}
+	s.emit(r, &event{name: "push", ref: "refs/" + ref, push: push})
+	if push.created {
+		s.emit(r, &event{name: "create", ref: "refs/" + ref})
+	} else if push.deleted {
+		s.emit(r, &event{name: "delete", ref: "refs/" + ref, shown: []string{"ref", "ref_type", "pusher_type"}})
 	}
 	s.touchRef(r, ref, from, sha)
 }
