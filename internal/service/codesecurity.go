@@ -102,12 +102,6 @@ func getConfiguration(s *Service, req *request) response {
 	return response{status: http.StatusOK, modified: c.created, body: configurationObject(req, c)}
 }
 
-func listDefaultConfigurations(_ *Service, req *request) response {
-	return response{status: http.StatusOK, body: renderAll(req.org.defaults, func(d newRepositoryDefault) object {
-		return object{{"default_for_new_repos", d.kind}, {"configuration", configurationObject(req, d.configuration)}}
-	})}
-}
-
 // detachConfigurations removes the configuration from the named repositories of the organization. If it returns an
 // error, no repository is changed. Repositories without a configuration are ignored. A repository that is locked for a
 // migration is a conflict. The operation has no 422: an invalid body is a 400.

@@ -241,7 +241,7 @@ func latestRelease(s *Service, r *request) response {
 	tag, byTag := r.params["tag"]
 	for _, release := range slices.Backward(s.world.where(r.repo, "releases", "draft", "false")) {
 		if byTag && release["tag_name"] == tag || !byTag && release["prerelease"] != true {
-			return response{status: http.StatusOK, body: renderRelease(s, r, release)}
+			return respond(renderRelease(s, r, release))
 		}
 	}
 	return notFound()
@@ -290,5 +290,5 @@ func combinedStatus(s *Service, r *request) response {
 	repository := doc{
 		"full_name": r.repo.owner.login + "/" + r.repo.name, "url": url, "trees_url": url + "/git/trees{/sha}", "archive_url": url + "/{archive_format}{/ref}",
 	}
-	return response{status: http.StatusOK, body: doc{"sha": sha, "state": state, "total_count": len(list), "statuses": list, "repository": repository}}
+	return respond(doc{"sha": sha, "state": state, "total_count": len(list), "statuses": list, "repository": repository})
 }

@@ -73,7 +73,7 @@ func listFeeds(s *Service, req *request) response {
 			index, links = append(index, field{f.name + "_urls", urls}), append(links, field{f.name + "s", renderAll(urls, feedLink)})
 		}
 	}
-	return response{status: http.StatusOK, body: append(index, field{"_links", links})}
+	return respond(append(index, field{"_links", links}))
 }
 
 func feedLink(url string) object { return object{{"href", url}, {"type", atomType}} }

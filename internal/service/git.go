@@ -384,7 +384,7 @@ func getBranch(s *Service, r *request) response {
 	if r.repo.git.refs["heads/"+r.params["branch"]] == "" {
 		return fail(http.StatusNotFound, "Branch not found")
 	}
-	return response{status: http.StatusOK, body: s.renderBranch(r, r.params["branch"])}
+	return respond(s.renderBranch(r, r.params["branch"]))
 }
 
 func renameBranch(s *Service, r *request) response {
@@ -396,12 +396,6 @@ func renameBranch(s *Service, r *request) response {
 	s.move(r, "heads/"+to, sha)
 	s.move(r, "heads/"+from, "")
 	return response{status: http.StatusCreated, body: s.renderBranch(r, to)}
-}
-
-func listTags(_ *Service, r *request) response {
-	return listOf(r.repo.git.named("tags/"), func(name string) doc {
-		return doc{"name": name, "commit": doc{"sha": r.repo.git.refs["tags/"+name]}}
-	})
 }
 
 func pullsOfCommit(s *Service, r *request) response {
@@ -418,7 +412,7 @@ func getRef(_ *Service, r *request) response {
 	if r.repo.git.refs[r.params["ref"]] == "" {
 		return notFound()
 	}
-	return response{status: http.StatusOK, body: renderRef(r, r.params["ref"])}
+	return respond(renderRef(r, r.params["ref"]))
 }
 
 func listRefs(_ *Service, r *request) response {
@@ -475,7 +469,7 @@ func getObject(_ *Service, r *request) response {
 	}
 	name = cmp.Or(name, r.params["file_sha"], r.params["commit_sha"])
 	if body := g.object(name); body != nil {
-		return response{status: http.StatusOK, body: body}
+		return respond(body)
 	}
 	return notFound()
 }
@@ -551,7 +545,7 @@ func getContent(_ *Service, r *request) response {
 		if strings.Contains(r.Header.Get("Accept"), ".raw") {
 			return response{status: http.StatusOK, text: []byte(g.blobs[sha]), kind: "application/vnd.github.raw; charset=utf-8"}
 		}
-		return response{status: http.StatusOK, body: renderFile(r, path, sha)}
+		return respond(renderFile(r, path, sha))
 	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		rest, isBelow := strings.CutPrefix(name, path+"/")

@@ -13,76 +13,65 @@ import (
 
 // documentedHandlers are the handlers of the documents' operations, by ID.
 var documentedHandlers = map[string]handler{
-	"codes-of-conduct/list":      listCodesOfConduct,
-	"codes-of-conduct/get":       getCodeOfConduct,
-	"gitignore/list-templates":   listTemplates,
-	"gitignore/get-template":     getTemplate,
-	"rate-limit/get":             rateLimit,
-	"statistics/code-frequency":  statistics(codeFrequency),
-	"statistics/commit-activity": statistics(commitActivity),
-	"statistics/contributors":    statistics(contributors),
-	"statistics/participation":   statistics(participation),
-	"statistics/punch-card":      statistics(punchCard),
+	"codes-of-conduct/list": show(func(r *request) any {
+		return renderAll(codesOfConduct(), func(c codeOfConduct) object { return codeOfConductObject(r, c) })
+	}),
+	"codes-of-conduct/get": getCodeOfConduct, "gitignore/list-templates": listTemplates, "gitignore/get-template": getTemplate,
+	"rate-limit/get": rateLimit, "feeds/get": listFeeds, "graphql": graphQL, "app-manifests/convert": convertManifest,
+	"statistics/code-frequency": statistics(codeFrequency), "statistics/commit-activity": statistics(commitActivity),
+	"statistics/contributors": statistics(contributors), "statistics/participation": statistics(participation),
+	"statistics/punch-card": statistics(punchCard), "dependency-graph/export-sbom": exportSBOM,
+	"git-tags/create": createTag, "git-tags/get": getTag,
 
-	"git-tags/create": createTag,
-	"git-tags/get":    getTag,
+	"search/code": searchIn("FileContent", fileDocuments), "search/commits": searchIn("Commit", commitDocuments),
+	"search/issues": searchIn("Issue", issueDocuments), "search/other": searchOther,
 
-	"dependency-graph/export-sbom": exportSBOM,
+	"watching/list-subscribers": list(func(r *request) []*account { return watchersOf(r.repo) }, userObject),
+	"watching/get-subscription": getSubscription, "watching/set-subscription": setSubscription,
+	"watching/delete-subscription": func(s *Service, r *request) response {
+		delete(r.repo.subscriptions, s.world.user(r.caller))
+		return response{status: http.StatusNoContent}
+	},
+	"watching/list-mine": listWatched, "watching/list-of-user": listWatched,
 
-	"feeds/get": listFeeds,
+	"organization-members/list": listMembers, "organization-members/check": checkMember, "organization-members/check-public": checkMember,
+	"organization-members/list-invitations": listInvitations, "organization-members/list-failed-invitations": listInvitations,
+	"organization-members/create-invitation": createInvitation, "organization-members/cancel-invitation": cancelInvitation,
+	"organization-members/list-invitation-teams": listTeams,
 
-	"graphql":               graphQL,
-	"app-manifests/convert": convertManifest,
+	"organization-roles/list": list(func(r *request) []*role { return r.org.roles }, func(r *request, o *role) object {
+		return roleObject(o, userObject(r, r.org))
+	}),
+	"organization-roles/get": getRole, "organization-roles/list-teams": listTeams,
+	"organization-roles/assign-team": changeAssignment, "organization-roles/assign-user": changeAssignment,
+	"organization-roles/revoke-team": changeAssignment, "organization-roles/revoke-user": changeAssignment,
+	"organization-roles/revoke-all-team": changeAssignment, "organization-roles/revoke-all-user": changeAssignment,
 
-	"search/code":    searchIn("FileContent", fileDocuments),
-	"search/commits": searchIn("Commit", commitDocuments),
-	"search/issues":  searchIn("Issue", issueDocuments),
-	"search/other":   searchOther,
+	"rulesets/list-repository": listRulesets, "rulesets/list-organization": listRulesets, "rulesets/list-branch-rules": listBranchRules,
+	"rulesets/create-repository": createRuleset, "rulesets/create-organization": createRuleset,
 
-	"watching/list-subscribers":    listSubscribers,
-	"watching/get-subscription":    getSubscription,
-	"watching/set-subscription":    setSubscription,
-	"watching/delete-subscription": deleteSubscription,
-	"watching/list-mine":           listWatched,
-	"watching/list-of-user":        listWatched,
+	"code-security/list-configurations": listConfigurations, "code-security/create-configuration": createConfiguration,
+	"code-security/list-defaults": show(func(r *request) any {
+		return renderAll(r.org.defaults, func(d newRepositoryDefault) object {
+			return object{{"default_for_new_repos", d.kind}, {"configuration", configurationObject(r, d.configuration)}}
+		})
+	}),
+	"code-security/detach-configuration": detachConfigurations, "code-security/get-configuration": getConfiguration,
 
-	"organization-members/list":         listMembers,
-	"organization-members/check":        checkMember,
-	"organization-members/check-public": checkMember,
+	"migrations/list-organization": listMigrations, "migrations/start-organization": startMigration,
+	"migrations/list-user": listMigrations, "migrations/start-user": startMigration,
+}
 
-	"organization-members/list-invitations":        listInvitations,
-	"organization-members/list-failed-invitations": listInvitations,
-	"organization-members/create-invitation":       createInvitation,
-	"organization-members/cancel-invitation":       cancelInvitation,
-	"organization-members/list-invitation-teams":   listTeams,
+// show returns a handler that shows what a request names.
+func show(body func(*request) any) handler {
+	return func(_ *Service, r *request) response { return respond(body(r)) }
+}
 
-	"organization-roles/list":            listRoles,
-	"organization-roles/get":             getRole,
-	"organization-roles/list-teams":      listTeams,
-	"organization-roles/assign-team":     changeAssignment,
-	"organization-roles/assign-user":     changeAssignment,
-	"organization-roles/revoke-team":     changeAssignment,
-	"organization-roles/revoke-user":     changeAssignment,
-	"organization-roles/revoke-all-team": changeAssignment,
-	"organization-roles/revoke-all-user": changeAssignment,
-
-	"rulesets/list-repository":   listRulesets,
-	"rulesets/list-organization": listRulesets,
-	"rulesets/list-branch-rules": listBranchRules,
-
-	"rulesets/create-repository":   createRuleset,
-	"rulesets/create-organization": createRuleset,
-
-	"code-security/list-configurations":  listConfigurations,
-	"code-security/create-configuration": createConfiguration,
-	"code-security/list-defaults":        listDefaultConfigurations,
-	"code-security/detach-configuration": detachConfigurations,
-	"code-security/get-configuration":    getConfiguration,
-
-	"migrations/list-organization":  listMigrations,
-	"migrations/start-organization": startMigration,
-	"migrations/list-user":          listMigrations,
-	"migrations/start-user":         startMigration,
+// list returns a handler that lists objects.
+func list[T, D any](items func(*request) []T, render func(*request, T) D) handler {
+	return func(_ *Service, r *request) response {
+		return listOf(items(r), func(item T) D { return render(r, item) })
+	}
 }
 
 // getIndex returns the URI templates of some operations.

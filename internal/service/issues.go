@@ -243,9 +243,9 @@ func updateIssue(s *Service, r *request) response {
 	}
 	s.createLabels(r, r.issue)
 	if lastOf(parentOf(r.path)) == "pulls" {
-		return response{status: http.StatusOK, body: renderPull(s, r, r.pull)}
+		return respond(renderPull(s, r, r.pull))
 	}
-	return response{status: http.StatusOK, body: renderIssue(s, r, r.issue)}
+	return respond(renderIssue(s, r, r.issue))
 }
 
 // note adds an event to the history of an issue. It is the action of the webhook event, too.
@@ -292,10 +292,6 @@ func changeNames(member, event string) handler {
 	}
 }
 
-func listLabels(s *Service, r *request) response {
-	return listOf(renderIssue(s, r, r.issue)["labels"].([]any), func(label any) any { return label })
-}
-
 // updateLabel handles PATCH of a label, which may rename it.
 func updateLabel(s *Service, r *request) response {
 	name, renamed := r.params["name"], cmp.Or(r.text("new_name"), r.params["name"])
@@ -311,7 +307,7 @@ func updateLabel(s *Service, r *request) response {
 		r.touch(parentOf(r.path) + "/" + escape(renamed))
 		s.renameLabel(r.repo, name, renamed)
 	}
-	return response{status: http.StatusOK, body: label}
+	return respond(label)
 }
 
 // renameLabel renames a label of all issues, or removes it if the new name is empty.
@@ -358,7 +354,7 @@ func parentIssue(s *Service, r *request) response {
 	if parent == nil {
 		return notFound()
 	}
-	return response{status: http.StatusOK, body: renderIssue(s, r, parent)}
+	return respond(renderIssue(s, r, parent))
 }
 
 // changeSubIssue adds a sub-issue to an issue or removes it.
@@ -422,24 +418,12 @@ func createPull(s *Service, r *request) response {
 	return response{status: http.StatusCreated, body: renderPull(s, r, pull), location: r.base + path}
 }
 
-func pullCommits(s *Service, r *request) response {
-	g := r.repo.git
-	return s.listOfCommits(r, g.ahead(str(r.pull["base_sha"]), g.refs["heads/"+str(r.pull["head"])]))
-}
-
 func pullFiles(_ *Service, r *request) response {
 	var files []string
 	if head := r.repo.git.refs["heads/"+str(r.pull["head"])]; head != "" {
 		files = r.repo.git.changed(str(r.pull["base_sha"]), head)
 	}
 	return listOf(files, func(path string) doc { return doc{"filename": path, "status": "modified"} })
-}
-
-func isMerged(_ *Service, r *request) response {
-	if r.pull["merged"] != true {
-		return notFound()
-	}
-	return response{status: http.StatusNoContent}
 }
 
 func mergePull(s *Service, r *request) response {
@@ -457,5 +441,5 @@ func mergePull(s *Service, r *request) response {
 	s.note(r, r.issue, "closed")
 	s.touchCounts(r, r.issue)
 	r.touch(parentOf(r.path) + "/merge")
-	return response{status: http.StatusOK, body: doc{"sha": g.refs["heads/"+base], "merged": true, "message": "Pull Request successfully merged"}}
+	return respond(doc{"sha": g.refs["heads/"+base], "merged": true, "message": "Pull Request successfully merged"})
 }

@@ -35,16 +35,17 @@ func listMembers(s *Service, req *request) response {
 		return fail(http.StatusUnprocessableEntity, "Only owners can use this filter", problemField{"OrganizationMember", "filter", "invalid"})
 	}
 	seesAll := canSeeConcealedMembers(org, req.caller)
-	return s.listSelected(req, func(m *membership) bool {
+	return listSelected(func(_ *request, m *membership) bool {
 		hasRole := role != "admin" && role != "member" || m.admin == (role == "admin")
 		return (m.public || seesAll) && hasRole && (filter != "2fa_disabled" || !m.twoFactor)
-	})
+	})(s, req)
 }
 
-// listSelected returns one page of the selected members of the organization.
-func (s *Service) listSelected(req *request, selects func(*membership) bool) response {
-	logins := slices.DeleteFunc(sortedMembers(req.org), func(login string) bool { return !selects(req.org.members[login]) })
-	return listOf(logins, func(login string) object { return userObject(req, req.org.members[login].user) })
+// listSelected returns a handler that lists the selected members of the organization.
+func listSelected(selects func(*request, *membership) bool) handler {
+	return list(func(r *request) []string {
+		return slices.DeleteFunc(sortedMembers(r.org), func(login string) bool { return !selects(r, r.org.members[login]) })
+	}, func(r *request, login string) object { return userObject(r, r.org.members[login].user) })
 }
 
 // checkMember reports whether a user is a member, or a public one. It redirects callers outside the organization to the
@@ -54,10 +55,8 @@ func checkMember(_ *Service, req *request) response {
 	if !public && !canSeeConcealedMembers(org, req.caller) {
 		return response{status: http.StatusFound, location: req.base + "/orgs/" + org.login + "/public_members/" + url.PathEscape(login)}
 	}
-	if m := org.members[login]; m == nil || public && !m.public {
-		return notFound()
-	}
-	return response{status: http.StatusNoContent}
+	m := org.members[login]
+	return check(m != nil && (!public || m.public))
 }
 
 // join makes a user a member of the organization in the path.
@@ -67,21 +66,14 @@ func (s *Service) join(r *request, login string) *membership {
 		m = &membership{user: s.world.accounts[login], twoFactor: true}
 		r.org.members[login] = m
 	}
-	s.touchMember(r, login)
 	return m
-}
-
-// touchMember touches what shows a membership besides the paths of the table of effects.
-func (s *Service) touchMember(r *request, login string) {
-	org := "/orgs/" + r.org.login
-	r.touch("/@"+login+"/user/orgs", "/@"+login+"/user/memberships/orgs", "/@"+login+"/user/memberships"+org, "/users/"+login+"/orgs", org+"/members", org+"/memberships/"+login)
 }
 
 // setMembership handles PUT of a membership.
 func setMembership(s *Service, r *request) response {
 	m := s.join(r, keyOf(r.path))
 	m.admin = r.text("role") == "admin"
-	return response{status: http.StatusOK, body: membershipObject(r, r.org, m)}
+	return respond(membershipObject(r, r.org, m))
 }
 
 // removeMember removes a member from the organization and from its teams.
@@ -93,8 +85,6 @@ func removeMember(s *Service, r *request) response {
 			delete(t.members, login)
 		}
 	}
-	s.touchMember(r, login)
-	r.touch("/orgs/" + r.org.login + "/teams/**")
 	return response{status: http.StatusNoContent}
 }
 
@@ -114,7 +104,7 @@ func getMembership(s *Service, r *request) response {
 	if m == nil {
 		return notFound()
 	}
-	return response{status: http.StatusOK, body: membershipObject(r, r.org, m)}
+	return respond(membershipObject(r, r.org, m))
 }
 
 func membershipObject(r *request, org *account, m *membership) object {
@@ -125,10 +115,6 @@ func membershipObject(r *request, org *account, m *membership) object {
 	}
 }
 
-func listPublicMembers(s *Service, r *request) response {
-	return s.listSelected(r, func(m *membership) bool { return m.public })
-}
-
 // publicizeMember shows or conceals a membership.
 func publicizeMember(_ *Service, r *request) response {
 	m := r.org.members[keyOf(r.path)]
@@ -136,7 +122,6 @@ func publicizeMember(_ *Service, r *request) response {
 		return fail(http.StatusForbidden, "Only members can be shown")
 	}
 	m.public = r.Method == http.MethodPut
-	r.touch("/orgs/"+r.org.login+"/members", "/orgs/"+r.org.login+"/public_members", "/users/"+m.user.login+"/orgs")
 	return response{status: http.StatusNoContent}
 }
 
@@ -237,10 +222,6 @@ func (w *world) addTeam(org *account, name, description, privacy string, parent 
 	return t
 }
 
-func getTeam(_ *Service, r *request) response {
-	return response{status: http.StatusOK, body: teamObject(r, r.org, r.team)}
-}
-
 func createTeam(s *Service, r *request) response {
 	t := s.world.addTeam(r.org, r.text("name"), r.text("description"), "closed", nil)
 	if t.slug == "" || r.org.teamNamed(t.slug) != t {
@@ -273,10 +254,6 @@ func deleteTeam(_ *Service, r *request) response {
 	return response{status: http.StatusNoContent}
 }
 
-func listTeamMembers(s *Service, r *request) response {
-	return s.listSelected(r, func(m *membership) bool { return r.team.hasMember(r.org, m.user.login) })
-}
-
 // changeTeamMember adds a member to a team, or removes it. A new member joins the organization, too.
 func changeTeamMember(s *Service, r *request) response {
 	login := keyOf(r.path)
@@ -298,13 +275,10 @@ func changeTeamMember(s *Service, r *request) response {
 // getTeamMember returns the membership of a team, or checks it without a body.
 func getTeamMember(_ *Service, r *request) response {
 	login := keyOf(r.path)
-	switch {
-	case !r.team.hasMember(r.org, login):
-		return notFound()
-	case r.op.isCheck():
-		return response{status: http.StatusNoContent}
+	if isMember := r.team.hasMember(r.org, login); !isMember || r.op.isCheck() {
+		return check(isMember)
 	}
-	return response{status: http.StatusOK, body: object{{"url", r.base + r.path}, {"role", "member"}, {"state", "active"}}}
+	return respond(object{{"url", r.base + r.path}, {"role", "member"}, {"state", "active"}})
 }
 
 // role is an organization role (Document A section 2.2).
@@ -348,10 +322,6 @@ func organizationSummary(req *request, org *account) object {
 		{"public_members_url", api + "/public_members{/member}"},
 		{"avatar_url", req.base + "/avatars/" + itoa(org.id)}, {"description", org.description},
 	}
-}
-
-func listRoles(_ *Service, req *request) response {
-	return listOf(req.org.roles, func(r *role) object { return roleObject(r, userObject(req, req.org)) })
 }
 
 func getRole(_ *Service, req *request) response {

@@ -21,14 +21,21 @@ var tableHandlers = map[string]handler{
 	"issues/add-labels": changeNames("labels", "labeled"), "issues/set-labels": changeNames("labels", "labeled"),
 	"issues/remove-label": changeNames("labels", "unlabeled"), "issues/remove-all-labels": changeNames("labels", "unlabeled"),
 	"issues/add-assignees": changeNames("assignees", "assigned"), "issues/remove-assignees": changeNames("assignees", "unassigned"),
-	"issues/list-labels-on-issue": listLabels, "issues/list-sub-issues": subIssues, "issues/get-parent": parentIssue,
+	"issues/list-labels-on-issue": func(s *Service, r *request) response {
+		return listOf(renderIssue(s, r, r.issue)["labels"].([]any), func(label any) any { return label })
+	},
+	"issues/list-sub-issues": subIssues, "issues/get-parent": parentIssue,
 	"issues/add-sub-issue": changeSubIssue, "issues/remove-sub-issue": changeSubIssue, "issues/update-label": updateLabel,
 
-	"pulls/list": listPulls, "pulls/create": createPull, "pulls/update": updateIssue, "pulls/list-commits": pullCommits,
-	"pulls/list-files": pullFiles, "pulls/check-if-merged": isMerged, "pulls/merge": mergePull,
+	"pulls/list": listPulls, "pulls/create": createPull, "pulls/update": updateIssue, "pulls/list-commits": func(s *Service, r *request) response {
+		return s.listOfCommits(r, r.repo.git.ahead(str(r.pull["base_sha"]), r.repo.git.refs["heads/"+str(r.pull["head"])]))
+	},
+	"pulls/list-files": pullFiles, "pulls/check-if-merged": func(_ *Service, r *request) response { return check(r.pull["merged"] == true) }, "pulls/merge": mergePull,
 
 	"repos/list-commits": listCommits, "repos/get-commit": getCommit, "repos/compare-commits": compare, "repos/compare-commits-with-basehead": compare,
-	"repos/list-branches": listBranches, "repos/get-branch": getBranch, "repos/rename-branch": renameBranch, "repos/list-tags": listTags,
+	"repos/list-branches": listBranches, "repos/get-branch": getBranch, "repos/rename-branch": renameBranch, "repos/list-tags": func(_ *Service, r *request) response {
+		return listOf(r.repo.git.named("tags/"), func(name string) doc { return doc{"name": name, "commit": doc{"sha": r.repo.git.refs["tags/"+name]}} })
+	},
 	"repos/list-branches-for-head-commit": listBranches, "repos/list-pull-requests-associated-with-commit": pullsOfCommit, "repos/merge": mergeBranch,
 	"git/get-ref": getRef, "git/list-matching-refs": listRefs, "git/create-ref": changeRef, "git/update-ref": changeRef, "git/delete-ref": changeRef,
 	"git/create-blob": createObject, "git/get-blob": getObject, "git/create-tree": createObject, "git/get-tree": getObject,
@@ -40,14 +47,18 @@ var tableHandlers = map[string]handler{
 
 // viewHandlers are handlers by method and view, for operations with several paths.
 var viewHandlers = map[string]handler{
-	"GET /orgs/{}/teams": listTeams, "POST /orgs/{}/teams": createTeam, "GET /orgs/{}/teams/{}": getTeam, "PATCH /orgs/{}/teams/{}": updateTeam,
-	"DELETE /orgs/{}/teams/{}": deleteTeam, "GET /orgs/{}/teams/{}/teams": listTeams, "GET /orgs/{}/teams/{}/members": listTeamMembers,
+	"GET /orgs/{}/teams": listTeams, "POST /orgs/{}/teams": createTeam, "GET /orgs/{}/teams/{}": show(func(r *request) any {
+		return teamObject(r, r.org, r.team)
+	}), "PATCH /orgs/{}/teams/{}": updateTeam,
+	"DELETE /orgs/{}/teams/{}": deleteTeam, "GET /orgs/{}/teams/{}/teams": listTeams, "GET /orgs/{}/teams/{}/members": listSelected(func(r *request, m *membership) bool {
+		return r.team.hasMember(r.org, m.user.login)
+	}),
 	"GET /orgs/{}/teams/{}/members/{}": getTeamMember, "PUT /orgs/{}/teams/{}/members/{}": changeTeamMember,
 	"DELETE /orgs/{}/teams/{}/members/{}": changeTeamMember, "GET /orgs/{}/teams/{}/memberships/{}": getTeamMember,
 	"PUT /orgs/{}/teams/{}/memberships/{}": changeTeamMember, "DELETE /orgs/{}/teams/{}/memberships/{}": changeTeamMember,
 
 	"GET /orgs/{}/memberships/{}": getMembership, "PUT /orgs/{}/memberships/{}": setMembership, "DELETE /orgs/{}/memberships/{}": removeMember,
-	"DELETE /orgs/{}/members/{}": removeMember, "GET /orgs/{}/public_members": listPublicMembers,
+	"DELETE /orgs/{}/members/{}": removeMember, "GET /orgs/{}/public_members": listSelected(func(_ *request, m *membership) bool { return m.public }),
 	"PUT /orgs/{}/public_members/{}": publicizeMember, "DELETE /orgs/{}/public_members/{}": publicizeMember,
 	"GET /repos/{}/{}/rulesets/{}": oneRuleset, "PUT /repos/{}/{}/rulesets/{}": oneRuleset, "DELETE /repos/{}/{}/rulesets/{}": oneRuleset,
 	"GET /orgs/{}/rulesets/{}": oneRuleset, "PUT /orgs/{}/rulesets/{}": oneRuleset, "DELETE /orgs/{}/rulesets/{}": oneRuleset,
@@ -146,7 +157,7 @@ func replaceTopics(s *Service, r *request) response {
 }
 
 func getTopics(s *Service, r *request) response {
-	return response{status: http.StatusOK, body: doc{"names": s.renderRepo(r, r.repo)["topics"]}}
+	return respond(doc{"names": s.renderRepo(r, r.repo)["topics"]})
 }
 
 // getOwner returns an organization or a user.

@@ -122,6 +122,17 @@ func invalid(resource, field string) response {
 	return fail(http.StatusUnprocessableEntity, "Validation Failed", problemField{resource, field, "invalid"})
 }
 
+// respond returns a response with a body.
+func respond(body any) response { return response{status: http.StatusOK, body: body} }
+
+// check returns the response of an operation that only checks a condition.
+func check(holds bool) response {
+	if holds {
+		return response{status: http.StatusNoContent}
+	}
+	return notFound()
+}
+
 // fail returns an error response.
 func fail(status int, message string, fields ...problemField) response {
 	return response{status: status, body: problemBody{Message: message, Errors: fields}}

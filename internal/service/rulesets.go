@@ -151,7 +151,7 @@ func oneRuleset(_ *Service, req *request) response {
 			return *refused
 		}
 	}
-	return response{status: http.StatusOK, body: rulesetDetails(req, set)}
+	return respond(rulesetDetails(req, set))
 }
 
 // changeRuleset sets the members of a ruleset that the body of a request has. The ruleset stays unchanged if a member is

@@ -413,7 +413,7 @@ func listTemplates(*Service, *request) response {
 		names = append(names, strings.TrimSuffix(path.Base(name), templateEnding))
 	}
 	slices.Sort(names)
-	return response{status: http.StatusOK, body: names}
+	return respond(names)
 }
 
 func getTemplate(s *Service, req *request) response {
@@ -424,7 +424,7 @@ func getTemplate(s *Service, req *request) response {
 	if s.accepts(req, "raw") {
 		return response{status: http.StatusOK, text: text, kind: s.mediaType("raw") + "; charset=utf-8"}
 	}
-	return response{status: http.StatusOK, body: object{{"name", req.params["name"]}, {"source", string(text)}}}
+	return respond(object{{"name", req.params["name"]}, {"source", string(text)}})
 }
 
 func codeOfConductObject(req *request, c codeOfConduct) object {
@@ -434,14 +434,10 @@ func codeOfConductObject(req *request, c codeOfConduct) object {
 	}
 }
 
-func listCodesOfConduct(_ *Service, req *request) response {
-	return response{status: http.StatusOK, body: renderAll(codesOfConduct(), func(c codeOfConduct) object { return codeOfConductObject(req, c) })}
-}
-
 func getCodeOfConduct(s *Service, req *request) response {
 	for _, c := range codesOfConduct() {
 		if c.Key == req.params["key"] {
-			return response{status: http.StatusOK, body: append(codeOfConductObject(req, c), field{"body", c.Body})}
+			return respond(append(codeOfConductObject(req, c), field{"body", c.Body}))
 		}
 	}
 	return notFound()

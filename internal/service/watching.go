@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -20,10 +19,6 @@ func watchersOf(r *repository) []*account {
 	return all
 }
 
-func listSubscribers(_ *Service, req *request) response {
-	return listOf(watchersOf(req.repo), func(a *account) object { return userObject(req, a) })
-}
-
 func subscriptionObject(req *request, sub *subscription) object {
 	api := req.base + req.repo.path()
 	return object{
@@ -37,7 +32,7 @@ func getSubscription(s *Service, req *request) response {
 	if sub == nil {
 		return notFound()
 	}
-	return response{status: http.StatusOK, body: subscriptionObject(req, sub)}
+	return respond(subscriptionObject(req, sub))
 }
 
 // setSubscription makes the caller watch or ignore the repository (Document A section 3). Absent members of the body
@@ -67,12 +62,7 @@ func setSubscription(s *Service, req *request) response {
 	if !sub.subscribed && !sub.ignored {
 		delete(r.subscriptions, u) // not subscribed, not ignored (Document A section 4.4)
 	}
-	return response{status: http.StatusOK, body: subscriptionObject(req, sub)}
-}
-
-func deleteSubscription(s *Service, req *request) response {
-	delete(req.repo.subscriptions, s.world.user(req.caller))
-	return response{status: http.StatusNoContent}
+	return respond(subscriptionObject(req, sub))
 }
 
 // listWatched lists the repositories that a user, or the caller, watches and that the caller may see.
