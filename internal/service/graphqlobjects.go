@@ -422,6 +422,8 @@ func (e *execution) rateLimit() node {
 type mutation struct {
 	subject string   // the member of the input with the node ID of the subject
 	types   []string // of the subject
+	text    string   // the member of the input that must not be blank, or ""
+	owned   bool     // only the author of the subject and members may change it
 	// change changes the state and returns the values of the payload. It returns nil after it recorded an error.
 	change func(*execution, *ast.Field, subject, map[string]any) values
 }
@@ -434,11 +436,11 @@ type subject struct {
 }
 
 var mutations = map[string]mutation{
-	"addComment":         {"subjectId", []string{"Issue", "PullRequest"}, (*execution).addComment},
-	"closeIssue":         {"issueId", []string{"Issue"}, (*execution).closeIssue},
-	"createIssue":        {"repositoryId", []string{"Repository"}, (*execution).createIssue},
-	"updatePullRequest":  {"pullRequestId", []string{"PullRequest"}, (*execution).updatePullRequest},
-	"updateSubscription": {"subscribableId", []string{"Repository"}, (*execution).updateSubscription},
+	"addComment":         {"subjectId", []string{"Issue", "PullRequest"}, "body", false, (*execution).addComment},
+	"closeIssue":         {"issueId", []string{"Issue"}, "", true, (*execution).closeIssue},
+	"createIssue":        {"repositoryId", []string{"Repository"}, "title", false, (*execution).createIssue},
+	"updatePullRequest":  {"pullRequestId", []string{"PullRequest"}, "", true, (*execution).updatePullRequest},
+	"updateSubscription": {"subscribableId", []string{"Repository"}, "", false, (*execution).updateSubscription},
 }
 
 func (e *execution) mutation() node {
@@ -454,6 +456,12 @@ func (e *execution) mutation() node {
 			if on.r, on.issue, on.pull = e.find(id); !slices.Contains(m.types, on.typeName) {
 				return e.unresolved(f, id)
 			}
+			if m.text != "" && input[m.text] == "" {
+				return e.addError(f, "UNPROCESSABLE", strings.ToUpper(m.text[:1])+m.text[1:]+" can't be blank")
+			}
+			if reason := e.refusal(f, on, m); reason != "" {
+				return e.addError(f, "FORBIDDEN", reason)
+			}
 			payload := m.change(e, f, on, input)
 			if payload == nil {
 				return nil
@@ -465,34 +473,24 @@ func (e *execution) mutation() node {
 	return root
 }
 
-// refused records an error and returns true if the caller may not write to a repository. Only the author and members may
-// change an issue or a pull request. author is nil for changes that each user may make.
-func (e *execution) refused(f *ast.Field, r *repository, author *account) bool {
+// refusal returns the reason why the caller may not make a change, or "".
+func (e *execution) refusal(f *ast.Field, on subject, m mutation) string {
 	c, u := e.req.caller, e.s.world.user(e.req.caller)
-	reason := ""
+	isSubscription := m.subject == "subscribableId"
 	switch {
-	case u == nil || !c.hasPermission("Contents (repository): write") || !c.hasScope("repo"):
-		reason = "Resource not accessible by this kind of token"
-	case author != nil && author != u && association(r.owner, u) == "NONE":
-		reason = u.login + " does not have the correct permissions to execute `" + f.Name + "`"
-	case r.locked:
-		reason = lockedForMigration
-	default:
-		return false
+	case u == nil, isSubscription && slices.Contains(policy.Embedded().Operation("watching/set-subscription").Refuses, c.token),
+		!isSubscription && (!c.hasPermission("Contents (repository): write") || !c.hasScope("repo")):
+		return "Resource not accessible by this kind of token"
+	case m.owned && e.s.world.authorOf(on.issue) != u && association(on.r.owner, u) == "NONE":
+		return u.login + " does not have the correct permissions to execute `" + f.Name + "`"
+	case on.r.locked && !isSubscription:
+		return lockedForMigration
 	}
-	e.addError(f, "FORBIDDEN", reason)
-	return true
+	return ""
 }
 
-func (e *execution) addComment(f *ast.Field, on subject, input map[string]any) values {
+func (e *execution) addComment(_ *ast.Field, on subject, input map[string]any) values {
 	r, number := on.r, str(on.issue["number"])
-	if input["body"] == "" {
-		e.addError(f, "UNPROCESSABLE", "Body can't be blank")
-		return nil
-	}
-	if e.refused(f, r, nil) {
-		return nil
-	}
 	e.req.repo, e.req.issue, e.req.pull = r, on.issue, on.pull
 	fields := doc{"issue": number, "body": input["body"]}
 	c := e.s.world.add(r, r.path()+"/issues/comments", inRepo+"issues/comments", fields, e.req.caller.login, e.req.now)
@@ -502,23 +500,13 @@ func (e *execution) addComment(f *ast.Field, on subject, input map[string]any) v
 	return values{"commentEdge": newEdge("IssueCommentConnection", e.comment(r, c, on.values["url"].(string))), "subject": on.node}
 }
 
-func (e *execution) closeIssue(f *ast.Field, on subject, input map[string]any) values {
-	if e.refused(f, on.r, e.s.world.authorOf(on.issue)) {
-		return nil
-	}
+func (e *execution) closeIssue(_ *ast.Field, on subject, input map[string]any) values {
 	reason := strings.ToLower(textOf(input["stateReason"]))
 	e.change(on, doc{"state": "closed", "state_reason": reason}, "closed")
 	return values{"issue": e.issue(on.r, on.issue)}
 }
 
-func (e *execution) createIssue(f *ast.Field, on subject, input map[string]any) values {
-	if input["title"] == "" {
-		e.addError(f, "UNPROCESSABLE", "Title can't be blank")
-		return nil
-	}
-	if e.refused(f, on.r, nil) {
-		return nil
-	}
+func (e *execution) createIssue(_ *ast.Field, on subject, input map[string]any) values {
 	fields := doc{"title": input["title"], "body": input["body"]}
 	on.issue = e.s.world.addIssue(on.r, fields, e.req.caller.login, e.req.now)
 	e.change(on, doc{}, "opened")
@@ -527,9 +515,6 @@ func (e *execution) createIssue(f *ast.Field, on subject, input map[string]any) 
 
 // updatePullRequest changes the title, the body and the state of a pull request. A merged pull request keeps its state.
 func (e *execution) updatePullRequest(f *ast.Field, on subject, input map[string]any) values {
-	if e.refused(f, on.r, e.s.world.authorOf(on.issue)) {
-		return nil
-	}
 	if on.pull["merged"] == true && input["state"] != nil {
 		e.addError(f, "UNPROCESSABLE", "The pull request is merged")
 		return nil
@@ -552,12 +537,8 @@ func (e *execution) change(on subject, body doc, action string) {
 	e.s.emit(e.req, &event{name: "issues", action: action, shown: []string{"issue"}})
 }
 
-func (e *execution) updateSubscription(f *ast.Field, on subject, input map[string]any) values {
+func (e *execution) updateSubscription(_ *ast.Field, on subject, input map[string]any) values {
 	r, u := on.r, e.s.world.user(e.req.caller)
-	if u == nil || slices.Contains(policy.Embedded().Operation("watching/set-subscription").Refuses, e.req.caller.token) {
-		e.addError(f, "FORBIDDEN", "Resource not accessible by this kind of token")
-		return nil
-	}
 	if state := input["state"]; state == "UNSUBSCRIBED" {
 		delete(r.subscriptions, u)
 	} else {
