@@ -169,6 +169,9 @@ func (g *git) history(sha string) []*commit {
 
 // ahead returns the commits of one history that another lacks.
 func (g *git) ahead(from, to string) []*commit {
+	if c := g.commits[to]; c != nil && slices.Equal(c.parents, []string{from}) {
+		return []*commit{c} // without a walk over a long history
+	}
 	old := map[*commit]bool{}
 	for _, c := range g.history(from) {
 		old[c] = true
@@ -215,8 +218,10 @@ func (s *Service) move(r *request, ref, sha string) {
 	slices.Reverse(commits)
 	push := &pushResult{
 		before: cmp.Or(from, zeroSHA), after: cmp.Or(sha, zeroSHA), commits: commits, head: g.commits[sha],
-		created: from == "", deleted: sha == "", forced: from != "" && sha != "" && len(g.ahead(sha, from)) > 0,
+		created: from == "", deleted: sha == "",
 	}
+	grows := len(commits) > 0 && slices.Contains(commits[0].parents, from)
+	push.forced = !push.created && !push.deleted && !grows && len(g.ahead(sha, from)) > 0
 	s.emit(r, &event{name: "push", ref: "refs/" + ref, push: push})
 	if push.created {
 		s.emit(r, &event{name: "create", ref: "refs/" + ref})
