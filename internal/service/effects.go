@@ -349,7 +349,7 @@ type Event struct {
 	Name         string // the value of the event header
 	Repository   string // full name, or ""
 	Organization string // or ""
-	Payload      any
+	Payload      json.RawMessage
 }
 
 // maxEvents is the number of events that [Service.Events] returns at most.
@@ -379,7 +379,7 @@ func (s *Service) emit(r *request, e *event) {
 	if e.organization != nil {
 		recorded.Organization = e.organization.login
 	}
-	recorded.Payload = s.payload(e, onOrganization)
+	recorded.Payload = encode(s.payload(e, onOrganization)) // now: later writes change the objects
 	s.events = append(s.events, recorded)
 	s.events = s.events[max(0, len(s.events)-maxEvents):]
 	s.subscribe(e, func(kind string) any { return s.payload(e, kind) })
