@@ -28,6 +28,22 @@ func NoError(t testing.TB, err error) {
 	}
 }
 
+// FailIf fails the test if a condition holds.
+func FailIf(t testing.TB, failed bool, format string, args ...any) {
+	if failed {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// StopIf ends the test if a condition holds.
+func StopIf(t testing.TB, failed bool, format string, args ...any) {
+	if failed {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
 // Equal fails the test if a value is not the expected value, and reports both and their differences.
 func Equal[T any](t interface {
 	Helper()
