@@ -12,9 +12,8 @@ import (
 // wantEqual compares two values.
 func wantEqual(t testing.TB, name string, want, got any, options ...cmp.Option) {
 	t.Helper()
-	if diff := cmp.Diff(want, got, options...); diff != "" {
-		t.Errorf("%s: want (-), got (+):\n%s", name, diff)
-	}
+	diff := cmp.Diff(want, got, options...)
+	failIf(t, diff != "", "%s: want (-), got (+):\n%s", name, diff)
 }
 
 // catalogue returns a catalogue with the given operations and one alias.
@@ -32,9 +31,7 @@ func TestLoadAddsDefaults(t *testing.T) {
   - {id: c, method: POST, path: /c, points: 1, resource: graphql, cache: {class: never}}
   - {id: d, method: GET, path: /d, cache: {class: shared, ttl: 90m}}
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	want := []*Operation{
 		{
 			ID: "a", Section: "X 1", Method: "GET", Path: "/repos/{owner}/{repo}/a", Resource: Core, Points: 1, Cache: CacheRule{Class: PerCaller}, Auth: "required",
@@ -46,9 +43,7 @@ func TestLoadAddsDefaults(t *testing.T) {
 	}
 	wantEqual(t, "operations", want, c.Operations())
 	m, err := c.Classify("GET", "/repositories/7/a", "")
-	if err != nil || m.Operation != c.Operation("a") || m.Params.Get("repository_id") != "7" {
-		t.Errorf("path of an alias: got %+v (%v)", m, err)
-	}
+	failIf(t, err != nil || m.Operation != c.Operation("a") || m.Params.Get("repository_id") != "7", "path of an alias: got %+v (%v)", m, err)
 }
 
 func TestLoadReportsErrors(t *testing.T) {
@@ -68,14 +63,10 @@ func TestLoadReportsErrors(t *testing.T) {
 		if err == nil {
 			err = problems(loaded)
 		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
-		}
+		failIf(t, err == nil || !strings.Contains(err.Error(), c.want), "%s: got %v, want %s", c.name, err, c.want)
 	}
 	loaded, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b, path: /b}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if err = problems(loaded); err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
 		t.Errorf("got %v, want three errors", err)
 	}
@@ -86,21 +77,15 @@ func TestLoadReportsErrors(t *testing.T) {
 
 func TestWithCacheRulesChangesTheCopyOnly(t *testing.T) {
 	c, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {TTL: time.Minute}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for target, want := range map[string]time.Duration{"/gitignore/templates/Go": time.Minute, "/gitignore/templates": 24 * time.Hour} {
 		m, err := c.Classify("GET", target, "")
-		if err != nil || m.Operation.Cache != (CacheRule{Class: Shared, TTL: want}) {
-			t.Errorf("%s: got %+v (%v), want %s", target, m.Operation, err, want)
-		}
+		failIf(t, err != nil || m.Operation.Cache != (CacheRule{Class: Shared, TTL: want}), "%s: got %+v (%v), want %s", target, m.Operation, err, want)
 	}
-	if m := classify(t, "GET", "/repositories/7/subscribers"); m.Operation.ID != "watching/list-subscribers" {
-		t.Errorf("the copy has no aliases: got %s", m.Operation.ID)
-	}
-	if ttl := Embedded().Operation("gitignore/get-template").Cache.TTL; ttl != 24*time.Hour {
-		t.Errorf("the embedded catalogue has changed: the TTL is %s", ttl)
-	}
+	m := classify(t, "GET", "/repositories/7/subscribers")
+	failIf(t, m.Operation.ID != "watching/list-subscribers", "the copy has no aliases: got %s", m.Operation.ID)
+	ttl := Embedded().Operation("gitignore/get-template").Cache.TTL
+	failIf(t, ttl != 24*time.Hour, "the embedded catalogue has changed: the TTL is %s", ttl)
 	if same, err := Embedded().WithCacheRules(nil); same != Embedded() || err != nil {
 		t.Errorf("without overrides: got %v (%v), want the same catalogue", same, err)
 	}
@@ -110,7 +95,5 @@ func TestWithCacheRulesReportsAllErrors(t *testing.T) {
 	_, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {}, "none": {}, "rate-limit/get": {}})
 	want := `cache.operations: operation "rate-limit/get" is never stored; remove it
 cache.operations: unknown operation "none"`
-	if err == nil || err.Error() != want {
-		t.Errorf("got %v\nwant %s", err, want)
-	}
+	failIf(t, err == nil || err.Error() != want, "got %v\nwant %s", err, want)
 }

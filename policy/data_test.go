@@ -65,9 +65,8 @@ func problems(c *Catalogue) error {
 
 func TestOperationsAreValid(t *testing.T) {
 	for _, dialect := range []string{"service", "github"} {
-		if err := problems(CatalogueOf(dialect)); err != nil {
-			t.Errorf("%s: %v", dialect, err)
-		}
+		err := problems(CatalogueOf(dialect))
+		failIf(t, err != nil, "%s: %v", dialect, err)
 	}
 }
 
@@ -76,18 +75,14 @@ func TestOperationsAreValid(t *testing.T) {
 func TestDecisionsFitTheTable(t *testing.T) {
 	d := mustDecode[decisions]("github/decisions.yaml")
 	text, err := data.ReadFile("github/content.tsv")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	content := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		id, class, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
-		if content[id] != "" {
-			t.Errorf("content.tsv: operation %q has two classes", id)
-		}
+		failIf(t, content[id] != "", "content.tsv: operation %q has two classes", id)
 		content[id] = class
 	}
 	documented, inTable := map[string]bool{}, map[string]bool{}
@@ -100,18 +95,12 @@ func TestDecisionsFitTheTable(t *testing.T) {
 			continue
 		}
 		row, byCategory := d.Operations[op.ID], d.Categories[op.Category]
-		if row.Resource == "" && byCategory.Resource == "" || row.Cache == "" && byCategory.Cache == "" {
-			t.Errorf("decisions.yaml: operation %q (category %q) has no resource or no cache class", op.ID, op.Category)
-		}
-		if slices.Contains([]string{"POST", "PUT", "PATCH"}, op.Method) && !slices.Contains([]string{"creates", "notifies", "neither", "unsure"}, content[op.ID]) {
-			t.Errorf("content.tsv: operation %q has no class, or an unknown class", op.ID)
-		}
+		failIf(t, row.Resource == "" && byCategory.Resource == "" || row.Cache == "" && byCategory.Cache == "", "decisions.yaml: operation %q (category %q) has no resource or no cache class", op.ID, op.Category)
+		failIf(t, slices.Contains([]string{"POST", "PUT", "PATCH"}, op.Method) && !slices.Contains([]string{"creates", "notifies", "neither", "unsure"}, content[op.ID]), "content.tsv: operation %q has no class, or an unknown class", op.ID)
 	}
 	for _, ids := range [][]string{slices.Collect(maps.Keys(d.Operations)), slices.Collect(maps.Keys(content)), d.ReadsOnly} {
 		for _, id := range ids {
-			if !inTable[id] {
-				t.Errorf("decisions.yaml or content.tsv: unknown operation %q", id)
-			}
+			failIf(t, !inTable[id], "decisions.yaml or content.tsv: unknown operation %q", id)
 		}
 	}
 }
@@ -122,9 +111,7 @@ func TestCollectionsExist(t *testing.T) {
 	families := familiesOf(github().operations)
 	exists := func(list, name string) {
 		root, family, _ := strings.Cut(strings.Replace(name, ":*/", "/", 1), "/")
-		if !slices.Contains(families[root], family) {
-			t.Errorf("%s: no operation in collection %q", list, name)
-		}
+		failIf(t, !slices.Contains(families[root], family), "%s: no operation in collection %q", list, name)
 	}
 	for _, part := range []map[string][]string{c.Related, c.Events} {
 		for key, list := range part {
@@ -139,15 +126,12 @@ func TestCollectionsExist(t *testing.T) {
 	c.Undelivered["access"] = c.Access
 	for list, events := range c.Undelivered {
 		for _, event := range events {
-			if c.Events[event] == nil {
-				t.Errorf("%s: no event %q", list, event)
-			}
+			failIf(t, c.Events[event] == nil, "%s: no event %q", list, event)
 		}
 	}
 	for _, id := range c.Decided {
-		if op := github().Operation(id); op == nil || !op.Safe() {
-			t.Errorf("decided: no read operation %q", id)
-		}
+		op := github().Operation(id)
+		failIf(t, op == nil || !op.Safe(), "decided: no read operation %q", id)
 	}
 }
 
@@ -164,9 +148,7 @@ func TestLimitAnswersAreValid(t *testing.T) {
 			"repeated must be 0, or at least 2":   row.Repeated < 0 || row.Repeated == 1,
 			"the name of another row is the same": names[row.Name],
 		} {
-			if found {
-				t.Errorf("row %q: %s: %+v", row.Name, problem, row)
-			}
+			failIf(t, found, "row %q: %s: %+v", row.Name, problem, row)
 		}
 		names[row.Name] = true
 	}
@@ -175,16 +157,12 @@ func TestLimitAnswersAreValid(t *testing.T) {
 func TestQueryFailuresAreValid(t *testing.T) {
 	for _, row := range queryFailures {
 		ofPart := len(row.Type)+len(row.Begins) > 0
-		if row.Name == "" || row.Source == "" || len(row.Status) == 0 || ofPart == (row.After > 0) {
-			t.Errorf("row %q: needs a name, a source, a status, and either after or a condition about an error", row.Name)
-		}
+		failIf(t, row.Name == "" || row.Source == "" || len(row.Status) == 0 || ofPart == (row.After > 0), "row %q: needs a name, a source, a status, and either after or a condition about an error", row.Name)
 	}
 }
 
 func TestSilencesAreValid(t *testing.T) {
 	for _, row := range silences {
-		if row.Name == "" || row.Body <= 0 || (row.Header > 0) == (len(row.MediaTypes) > 0) {
-			t.Errorf("row %q: needs a name, body, and either media_types or header", row.Name)
-		}
+		failIf(t, row.Name == "" || row.Body <= 0 || (row.Header > 0) == (len(row.MediaTypes) > 0), "row %q: needs a name, body, and either media_types or header", row.Name)
 	}
 }

@@ -13,9 +13,7 @@ import (
 func dialect(t *testing.T, name string) *Dialect {
 	t.Helper()
 	d, err := LoadDialect(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return d
 }
 
@@ -25,9 +23,8 @@ func TestLoadDialectRefusesUnknownNames(t *testing.T) {
 	}
 	for _, name := range []string{"", "GitHub", "gitlab"} {
 		_, err := LoadDialect(name)
-		if want := `unknown dialect "` + name + `"; use one of github, service`; err == nil || err.Error() != want {
-			t.Errorf("%q: got %v, want %s", name, err, want)
-		}
+		want := `unknown dialect "` + name + `"; use one of github, service`
+		failIf(t, err == nil || err.Error() != want, "%q: got %v, want %s", name, err, want)
 	}
 }
 
@@ -45,9 +42,7 @@ func TestDialectIsThatOfTheAPI(t *testing.T) {
 		"http://127.0.0.1:9000":            "service, , false",
 	} {
 		u, err := url.Parse(base)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		name, reason, certain := DialectOf(u)
 		wantEqual(t, base, want, fmt.Sprintf("%s, %s, %t", name, reason, certain))
 	}
@@ -90,19 +85,14 @@ func TestServiceDialectMatchesDocuments(t *testing.T) {
 	}
 	got := []string{d.Webhook.HookID, d.Webhook.Event, d.Webhook.Delivery, d.Webhook.TargetType, d.Webhook.TargetID}
 	wantEqual(t, "webhook headers", want, got)
-	if agent := statement(t, texts["B"], "User-Agent \\| always begins with `([^`]*)`"); d.Webhook.UserAgent != agent {
-		t.Errorf("got the User-Agent %q for deliveries, want %q", d.Webhook.UserAgent, agent)
-	}
+	agent := statement(t, texts["B"], "User-Agent \\| always begins with `([^`]*)`")
+	failIf(t, d.Webhook.UserAgent != agent, "got the User-Agent %q for deliveries, want %q", d.Webhook.UserAgent, agent)
 	header, version := documentedVersion(t, texts["A"])
-	if d.VersionHeader != header || d.Version != version {
-		t.Errorf("got the field %s: %s, want %s: %s", d.VersionHeader, d.Version, header, version)
-	}
-	if vendor := statement(t, texts["A"], "the value `application/vnd\\.(\\w+)\\+json` is recommended"); d.Vendor != vendor {
-		t.Errorf("got the vendor %q, want %q", d.Vendor, vendor)
-	}
-	if field := d.SecurityBot + "_alerts"; !strings.Contains(texts["A"], "| "+field+" |") {
-		t.Errorf("the documents have no field %q", field)
-	}
+	failIf(t, d.VersionHeader != header || d.Version != version, "got the field %s: %s, want %s: %s", d.VersionHeader, d.Version, header, version)
+	vendor := statement(t, texts["A"], "the value `application/vnd\\.(\\w+)\\+json` is recommended")
+	failIf(t, d.Vendor != vendor, "got the vendor %q, want %q", d.Vendor, vendor)
+	field := d.SecurityBot + "_alerts"
+	failIf(t, !strings.Contains(texts["A"], "| "+field+" |"), "the documents have no field %q", field)
 }
 
 // documentedVersion returns the header that selects the API version, and its value.
@@ -126,12 +116,8 @@ func TestGitHubDialectNames(t *testing.T) {
 func TestMessagesDistinguishPrimaryAndSecondary(t *testing.T) {
 	for _, name := range []string{"service", "github"} {
 		m := dialect(t, name).Messages
-		if !strings.HasPrefix(m.Primary, "API rate limit exceeded") || strings.Contains(m.Primary, "secondary") {
-			t.Errorf("%s: got the primary message %q", name, m.Primary)
-		}
-		if !strings.HasPrefix(m.Secondary, "You have exceeded a secondary rate limit") || !strings.HasSuffix(m.Secondary, "Please wait a few minutes before you try again.") {
-			t.Errorf("%s: got the secondary message %q", name, m.Secondary)
-		}
+		failIf(t, !strings.HasPrefix(m.Primary, "API rate limit exceeded") || strings.Contains(m.Primary, "secondary"), "%s: got the primary message %q", name, m.Primary)
+		failIf(t, !strings.HasPrefix(m.Secondary, "You have exceeded a secondary rate limit") || !strings.HasSuffix(m.Secondary, "Please wait a few minutes before you try again."), "%s: got the secondary message %q", name, m.Secondary)
 	}
 }
 
@@ -181,13 +167,11 @@ func TestAcceptKeepsDifferentRepresentationsApart(t *testing.T) {
 		"application/vnd.service.RAW+json",  // an upstream may accept lower case only
 	} {
 		form := d.Accept([]string{accept})
-		if previous, found := seen[form]; found {
-			t.Errorf("%q and %q have the same form %q", accept, previous, form)
-		}
+		previous, found := seen[form]
+		failIf(t, found, "%q and %q have the same form %q", accept, previous, form)
 		seen[form] = accept
 	}
 	lines := d.Accept([]string{"text/html", "application/json"})
-	if list := d.Accept([]string{"text/html , application/json"}); lines != list {
-		t.Errorf("two lines: got %q, one list: got %q; want the same", lines, list)
-	}
+	list := d.Accept([]string{"text/html , application/json"})
+	failIf(t, lines != list, "two lines: got %q, one list: got %q; want the same", lines, list)
 }

@@ -20,9 +20,7 @@ import (
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	root, err := filepath.Abs("..") // the root of the module
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	spec := filepath.Join(filepath.Dir(root), "shared", "spec")
 	if _, err := os.Stat(spec); errors.Is(err, fs.ErrNotExist) {
 		t.Skip("the folder ../shared/spec beside this checkout does not exist: the catalogue is not compared with Documents A and B")
@@ -30,9 +28,7 @@ func documents(t *testing.T) map[string]string {
 	texts := map[string]string{}
 	for letter, name := range map[string]string{"A": "document-a.md", "B": "document-b.md"} {
 		text, err := os.ReadFile(filepath.Join(spec, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		texts[letter] = string(text)
 	}
 	return texts
@@ -236,9 +232,8 @@ func byRoute(t *testing.T, source string, all []endpoint) map[string]endpoint {
 	m := map[string]endpoint{}
 	for _, e := range all {
 		key := e.Method + " " + e.Path
-		if _, found := m[key]; found {
-			t.Errorf("%s: %s is listed twice", source, key)
-		}
+		_, found := m[key]
+		failIf(t, found, "%s: %s is listed twice", source, key)
 		m[key] = e
 	}
 	return m
@@ -288,13 +283,9 @@ func TestResourcesMatchDocuments(t *testing.T) {
 	}
 	wantEqual(t, "resources.yaml", want, Resources())
 	for _, name := range want {
-		if !IsResource(name) {
-			t.Errorf("IsResource(%q) is false", name)
-		}
+		failIf(t, !IsResource(name), "IsResource(%q) is false", name)
 	}
-	if IsResource("gold") {
-		t.Error(`IsResource("gold") is true`)
-	}
+	failIf(t, IsResource("gold"), "%v", `IsResource("gold") is true`)
 	outside := []string{"dependency_sbom", "code_scanning_autofix", "copilot_usage_records", "audit_log", "audit_log_streaming"}
 	wantEqual(t, "service dialect", want, dialect(t, "service").Resources())
 	wantEqual(t, "github dialect", append(want, outside...), dialect(t, "github").Resources())

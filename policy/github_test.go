@@ -40,9 +40,7 @@ func allRows(t *testing.T) (rows []*Operation) {
 			continue
 		}
 		op, err := parseRow(strings.TrimSuffix(line, "\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		rows = append(rows, op)
 	}
 	return rows
@@ -135,19 +133,13 @@ func TestClassifyFindsHardPaths(t *testing.T) {
 		{"a documented operation", "GET", repo + "/rules/branches/x%2Fy", "rulesets/list-branch-rules", named(params{"branch": "x/y"})},
 	} {
 		m, err := CatalogueOf("github").Classify(c.method, c.path, "")
-		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
-		}
-		if m.Operation.ID != c.id || !maps.Equal(byName(m.Params), c.params) {
-			t.Errorf("%s: got %s %v, want %s %v", c.name, m.Operation.ID, m.Params, c.id, c.params)
-		}
+		stopIf(t, err != nil, "%s: %v", c.name, err)
+		failIf(t, m.Operation.ID != c.id || !maps.Equal(byName(m.Params), c.params), "%s: got %s %v, want %s %v", c.name, m.Operation.ID, m.Params, c.id, c.params)
 	}
 }
 
 func TestTableIsSmall(t *testing.T) {
-	if len(table) > 300<<10 {
-		t.Errorf("the table has %d bytes, want at most 300 KB", len(table))
-	}
+	failIf(t, len(table) > 300<<10, "the table has %d bytes, want at most 300 KB", len(table))
 }
 
 func TestImmutableNeedsAFullHashAtTheEnd(t *testing.T) {
@@ -176,8 +168,6 @@ func BenchmarkLoadTable(b *testing.B) {
 func TestEventsMeanNoPattern(t *testing.T) {
 	for _, name := range []string{"acme/*", "*/widgets", "acme/?"} {
 		tags, all := CatalogueOf("github").ChangedByEvent("push", name, "acme", false)
-		if all || slices.ContainsFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, "repo:"+name) }) {
-			t.Errorf("%s: all %t, tags %q", name, all, tags)
-		}
+		failIf(t, all || slices.ContainsFunc(tags, func(tag string) bool { return strings.HasPrefix(tag, "repo:"+name) }), "%s: all %t, tags %q", name, all, tags)
 	}
 }

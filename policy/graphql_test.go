@@ -34,13 +34,9 @@ func TestForBodyCountsGraphQLMutationsAsWrites(t *testing.T) {
 		{"deep nesting", `{"query":"` + strings.Repeat("{ a ", 100_000) + `"}`, 5},
 	} {
 		got := op.forBody([]byte(c.body))
-		if got.Points != c.points || got.CreatesContent != (c.points == 5) {
-			t.Errorf("%s: got %d points, creates content %v; want %d points", c.name, got.Points, got.CreatesContent, c.points)
-		}
+		failIf(t, got.Points != c.points || got.CreatesContent != (c.points == 5), "%s: got %d points, creates content %v; want %d points", c.name, got.Points, got.CreatesContent, c.points)
 	}
-	if op.Points != 1 || op.CreatesContent {
-		t.Error("ForCall changed the operation of the catalogue")
-	}
+	failIf(t, op.Points != 1 || op.CreatesContent, "ForCall changed the operation of the catalogue")
 }
 
 func (o *Operation) forBody(body []byte) *Operation {
@@ -52,8 +48,7 @@ func FuzzGraphQLBody(f *testing.F) {
 	op := Embedded().Operation("graphql")
 	f.Add([]byte(`{"query":"mutation { a }","operationName":"a"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if points := op.forBody(body).Points; points != 1 && points != 5 {
-			t.Errorf("got %d points, want 1 or 5", points)
-		}
+		points := op.forBody(body).Points
+		failIf(t, points != 1 && points != 5, "got %d points, want 1 or 5", points)
 	})
 }

@@ -30,9 +30,8 @@ func TestQuestionIdentifiesAQuery(t *testing.T) {
 		{"query A($x: Int, $y: Int) { a(x: $x, y: $y) { b } }", `,"variables":{"x":1,"y":{"z":[1,2],"z":[1,2]}}`, false},
 		{"query A($x: Int, $y: Int) { a(x: $x, y: $y) { b } }", `,"variables":{"x":1}`, false},
 	} {
-		if got := question(c.query, c.rest); got == "" || (got == base) != c.same {
-			t.Errorf("%s %s: same question %v, want %v", c.query, c.rest, got == base, c.same)
-		}
+		got := question(c.query, c.rest)
+		failIf(t, got == "" || (got == base) != c.same, "%s %s: same question %v, want %v", c.query, c.rest, got == base, c.same)
 	}
 	for _, c := range []struct{ query, rest string }{
 		{"mutation { a }", ""},
@@ -98,12 +97,9 @@ func TestRuleForAQuery(t *testing.T) {
 		{`query Other { repository(owner: "a", name: "b") { id } }`, 0},
 	} {
 		body, err := json.Marshal(map[string]string{"query": c.query})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		call, _ := ParseGraphQL(body)
-		if rule, ok := rules.RuleFor(call); rule.TTL != c.ttl || ok != (c.ttl > 0) {
-			t.Errorf("%.80s: got %v, %v; want %v", c.query, rule, ok, c.ttl)
-		}
+		rule, ok := rules.RuleFor(call)
+		failIf(t, rule.TTL != c.ttl || ok != (c.ttl > 0), "%.80s: got %v, %v; want %v", c.query, rule, ok, c.ttl)
 	}
 }

@@ -180,18 +180,14 @@ var pricedQueries = []struct {
 }
 
 func TestParseGraphQLPricesQueries(t *testing.T) {
-	if len(pricedQueries) < 40 {
-		t.Errorf("the table has %d queries, want at least 40", len(pricedQueries))
-	}
+	failIf(t, len(pricedQueries) < 40, "the table has %d queries, want at least 40", len(pricedQueries))
 	for _, c := range pricedQueries {
 		members := []string{`"variables":` + stdcmp.Or(c.variables, "null")}
 		if strings.Contains(c.query, "query b") {
 			members = append(members, `"operationName":"b"`)
 		}
 		call, err := ParseGraphQL(graphQLBody(c.query, members...))
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		failIf(t, err != nil, "%s: %v", c.name, err)
 		wantEqual(t, c.name, [3]int{c.requests, c.nodes, c.cost}, [3]int{call.Requests, call.Nodes, call.Cost})
 	}
 }
@@ -224,9 +220,7 @@ func TestParseGraphQLReportsFacts(t *testing.T) {
 		{"a subscription", `subscription s { issues { id } }`, `null`, GraphQLCall{Kind: "subscription", Operation: "s", Depth: 2, Fields: 2, RootFields: []string{"issues"}}},
 	} {
 		call, err := ParseGraphQL(graphQLBody(c.query, `"variables":`+c.variables))
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
+		failIf(t, err != nil, "%s: %v", c.name, err)
 		c.want.Cost = 1
 		wantEqual(t, c.name, &c.want, call, cmpopts.IgnoreUnexported(GraphQLCall{}), cmpopts.IgnoreFields(GraphQLCall{}, "Hash", "Persisted", "Question"))
 	}
@@ -258,14 +252,11 @@ func TestParseGraphQLRefusesWhatTheUpstreamRefuses(t *testing.T) {
 	} {
 		_, err := ParseGraphQL(graphQLBody(c.query, stdcmp.Or(c.members, `"variables":null`)))
 		kind, message := refusal(t, err)
-		if kind != c.kind || !strings.Contains(message, c.message) {
-			t.Errorf("%s: got %s %q, want %s %q", c.name, kind, message, c.kind, c.message)
-		}
+		failIf(t, kind != c.kind || !strings.Contains(message, c.message), "%s: got %s %q, want %s %q", c.name, kind, message, c.kind, c.message)
 	}
 	_, err := ParseGraphQL(graphQLBody(`{`))
-	if text, jsonErr := json.Marshal([]error{err}); jsonErr != nil || !strings.HasPrefix(string(text), `[{"type":"PARSE_ERROR","message":"parse GraphQL query: line 1,`) {
-		t.Errorf("got the JSON %s, %v", text, jsonErr)
-	}
+	text, jsonErr := json.Marshal([]error{err})
+	failIf(t, jsonErr != nil || !strings.HasPrefix(string(text), `[{"type":"PARSE_ERROR","message":"parse GraphQL query: line 1,`), "got the JSON %s, %v", text, jsonErr)
 }
 
 func TestParseGraphQLDoesNotJudgeUnreadableBodies(t *testing.T) {
@@ -279,18 +270,14 @@ func TestParseGraphQLDoesNotJudgeUnreadableBodies(t *testing.T) {
 		`{"query":"{ a }","operationName":1}`, `{"query":"{ a }","extensions":{"persistedQuery":{"sha256Hash":1}}}`,
 	} {
 		call, err := ParseGraphQL([]byte(body))
-		if err != nil || call.Kind != "" || call.Cost != 1 {
-			t.Errorf("%.60s: got kind %q, cost %d, %v; want an unreadable body", body, call.Kind, call.Cost, err)
-		}
+		failIf(t, err != nil || call.Kind != "" || call.Cost != 1, "%.60s: got kind %q, cost %d, %v; want an unreadable body", body, call.Kind, call.Cost, err)
 	}
 }
 
 func TestParseGraphQLIdentifiesOperations(t *testing.T) {
 	hash := func(query string, members ...string) string {
 		call, err := ParseGraphQL(graphQLBody(query, members...))
-		if err != nil {
-			t.Fatalf("%s: %v", query, err)
-		}
+		stopIf(t, err != nil, "%s: %v", query, err)
 		return call.Hash
 	}
 	base := hash(`query q($n: Int!) { viewer { repositories(first: $n, after: "") { totalCount } } }`, `"variables":{"n":1}`)
@@ -312,25 +299,17 @@ func TestParseGraphQLIdentifiesOperations(t *testing.T) {
 		`{ a b }`, `{ ab }`, `{ a(b: "c d") }`, `{ a(b: ["c", "d"]) }`,
 	} {
 		got := hash(other)
-		if seen[got] != "" {
-			t.Errorf("%s has the hash of %s", other, seen[got])
-		}
+		failIf(t, seen[got] != "", "%s has the hash of %s", other, seen[got])
 		seen[got] = other
 	}
 	two := `query a { viewer { login } } query b { viewer { login } }`
-	if hash(two, `"operationName":"a"`) == hash(two, `"operationName":"b"`) {
-		t.Error("two operations of one document have one hash")
-	}
+	failIf(t, hash(two, `"operationName":"a"`) == hash(two, `"operationName":"b"`), "two operations of one document have one hash")
 
 	sum := "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" // of "abc"
 	call, err := ParseGraphQL([]byte(`{"query":null,"extensions":{"persistedQuery":{"version":1,"sha256Hash":"` + sum + `"},"other":{}}}`))
-	if err != nil || call.Persisted != sum {
-		t.Errorf("got the persisted hash %q, %v; want %q", call.Persisted, err, sum)
-	}
+	failIf(t, err != nil || call.Persisted != sum, "got the persisted hash %q, %v; want %q", call.Persisted, err, sum)
 	call, _ = ParseGraphQL(graphQLBody("abc", `"extensions":{"persistedQuery":{"sha256Hash":"false"}}`))
-	if call.Persisted != sum {
-		t.Errorf("got the persisted hash %q, want the hash of the text", call.Persisted)
-	}
+	failIf(t, call.Persisted != sum, "got the persisted hash %q, want the hash of the text", call.Persisted)
 }
 
 // TestParseGraphQLMatchesExpansion compares the figures with an expansion of all fragments.
@@ -497,26 +476,20 @@ func TestGraphQLRulesCheckCalls(t *testing.T) {
 		{"a search of a part of an owner", GraphQLRules{Repositories: []string{"octo/h*"}}, `{ search(query: "org:octo", type: ISSUE, first: 1) { issueCount } }`, `not all repositories of octo are in its scope`},
 	} {
 		call, err := ParseGraphQL(graphQLBody(c.query))
-		if err != nil {
-			t.Fatalf("%s: %v", c.name, err)
-		}
+		stopIf(t, err != nil, "%s: %v", c.name, err)
 		err = c.rules.Check(call)
 		if err == nil && len(c.rules.Repositories) > 0 {
 			_, err = (&Scope{GraphQL: &c.rules}).PermitsQuery(call, nil)
 		}
 		kind, message := refusal(t, err)
-		if allowed := kind == ""; allowed != (c.message == "") || !allowed && (kind != "FORBIDDEN" || !strings.Contains(message, c.message)) {
-			t.Errorf("%s: got %s %q, want %q", c.name, kind, message, c.message)
-		}
+		allowed := kind == ""
+		failIf(t, allowed != (c.message == "") || !allowed && (kind != "FORBIDDEN" || !strings.Contains(message, c.message)), "%s: got %s %q, want %q", c.name, kind, message, c.message)
 	}
-	if err := (*GraphQLRules)(nil).Check(&GraphQLCall{}); err != nil {
-		t.Errorf("nil rules: %v", err)
-	}
+	err := (*GraphQLRules)(nil).Check(&GraphQLCall{})
+	failIf(t, err != nil, "nil rules: %v", err)
 	for _, rules := range []GraphQLRules{{ReadOnly: true}, {Depth: 1}, {Nodes: 1}, {Cost: 1}, {Operations: []string{"*"}}, {Repositories: []string{"*"}}, {Persisted: []string{"a"}}} {
 		call, _ := ParseGraphQL([]byte(`[]`))
-		if rules.Check(call) == nil {
-			t.Errorf("%+v allow an unreadable body", rules)
-		}
+		failIf(t, rules.Check(call) == nil, "%+v allow an unreadable body", rules)
 	}
 }
 
@@ -564,9 +537,7 @@ func TestRepositoryRulesRefuseOtherWaysToRepositories(t *testing.T) {
 		{inside(`pullRequest(number: 1) { commits(first: 1) { nodes { commit { author { user { login } } } } } }`), ""},
 	} {
 		call, err := ParseGraphQL(graphQLBody(c.query))
-		if err != nil {
-			t.Fatalf("%s: %v", c.query, err)
-		}
+		stopIf(t, err != nil, "%s: %v", c.query, err)
 		want := ""
 		if c.field != "" {
 			want = fmt.Sprintf("check GraphQL query: the field %q may reach other repositories; use repository(owner:, name:)", c.field)
@@ -633,9 +604,7 @@ func bombs() map[string][]byte {
 // measures it.
 func TestParseGraphQLBoundsItsWork(t *testing.T) {
 	for name, body := range bombs() {
-		if len(body) > 1<<20 {
-			t.Errorf("%s: the body has %d bytes, more than a request may have", name, len(body))
-		}
+		failIf(t, len(body) > 1<<20, "%s: the body has %d bytes, more than a request may have", name, len(body))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		_, _ = ParseGraphQL(body)
@@ -643,9 +612,8 @@ func TestParseGraphQLBoundsItsWork(t *testing.T) {
 		if n := after.Mallocs - before.Mallocs; n > 80_000 {
 			t.Errorf("%s: %d allocations, want at most 80000", name, n)
 		}
-		if n := after.TotalAlloc - before.TotalAlloc; n > 12<<20 {
-			t.Errorf("%s: allocates %d bytes, want at most 12 MiB", name, n)
-		}
+		n := after.TotalAlloc - before.TotalAlloc
+		failIf(t, n > 12<<20, "%s: allocates %d bytes, want at most 12 MiB", name, n)
 	}
 }
 
@@ -655,10 +623,8 @@ func TestParseGraphQLVisitsFragmentsOnce(t *testing.T) {
 	if kind, message := refusal(t, err); kind != "MAX_NODE_LIMIT_EXCEEDED" || !strings.Contains(message, "of a (100), a (100), a (100), a (100), a (100)") {
 		t.Errorf("got %s %s, want the node limit with five connections", kind, message)
 	}
-	if call.Nodes != math.MaxInt || call.Requests != math.MaxInt || call.Fields != math.MaxInt || call.Cost != math.MaxInt/100+1 || call.Depth != 701 {
-		t.Errorf("got %d nodes, %d requests, %d fields, %d points, depth %d; want saturated figures and depth 701",
-			call.Nodes, call.Requests, call.Fields, call.Cost, call.Depth)
-	}
+	failIf(t, call.Nodes != math.MaxInt || call.Requests != math.MaxInt || call.Fields != math.MaxInt || call.Cost != math.MaxInt/100+1 || call.Depth != 701, "got %d nodes, %d requests, %d fields, %d points, depth %d; want saturated figures and depth 701",
+		call.Nodes, call.Requests, call.Fields, call.Cost, call.Depth)
 }
 
 func BenchmarkGraphQLBombs(b *testing.B) {
@@ -684,16 +650,11 @@ func FuzzGraphQLCall(f *testing.F) {
 		if kind, message := refusal(t, err); err != nil && (kind == "" || message == "" || len(message) > 1000) {
 			t.Errorf("got the error %q of type %q", message, kind)
 		}
-		if call.Cost < 1 || call.Requests < 0 || call.Nodes < 0 || call.Fields < 0 || call.Depth < 0 || call.Depth > call.Fields {
-			t.Errorf("got the figures %+v", call)
-		}
-		if err == nil && call.Kind != "" && (call.Depth == 0) != (len(call.RootFields) == 0) {
-			t.Errorf("got depth %d and the root fields %q", call.Depth, call.RootFields)
-		}
+		failIf(t, call.Cost < 1 || call.Requests < 0 || call.Nodes < 0 || call.Fields < 0 || call.Depth < 0 || call.Depth > call.Fields, "got the figures %+v", call)
+		failIf(t, err == nil && call.Kind != "" && (call.Depth == 0) != (len(call.RootFields) == 0), "got depth %d and the root fields %q", call.Depth, call.RootFields)
 		again, _ := ParseGraphQL(append([]byte(" "), body...))
 		wantEqual(t, "whitespace changes the call", call, again, cmpopts.IgnoreUnexported(GraphQLCall{}))
-		if allowed := (&GraphQLRules{ReadOnly: true}).Check(call) == nil; allowed != (call.Kind == GraphQLQuery) {
-			t.Errorf("the read-only rule allows %v for the kind %q", allowed, call.Kind)
-		}
+		allowed := (&GraphQLRules{ReadOnly: true}).Check(call) == nil
+		failIf(t, allowed != (call.Kind == GraphQLQuery), "the read-only rule allows %v for the kind %q", allowed, call.Kind)
 	})
 }

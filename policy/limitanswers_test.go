@@ -10,17 +10,14 @@ import (
 // TestEveryLimitAnswerCanDecide checks that no earlier row hides a row, and that every row names its source.
 func TestEveryLimitAnswerCanDecide(t *testing.T) {
 	for _, row := range limitAnswers {
-		if row.Source == "" {
-			t.Errorf("%s has no source", row.Name)
-		}
+		failIf(t, row.Source == "", "%s has no source", row.Name)
 		statuses := row.Status
 		if len(statuses) == 0 {
 			statuses = []int{200, 202, 400, 404, 422, 500, 503}
 		}
 		for _, status := range statuses {
-			if got, _ := RecognizeLimit(exampleOf(row, status)); got == nil || got.Name != row.Name {
-				t.Errorf("an example of %s with status %d is decided by %+v", row.Name, status, got)
-			}
+			got, _ := RecognizeLimit(exampleOf(row, status))
+			failIf(t, got == nil || got.Name != row.Name, "an example of %s with status %d is decided by %+v", row.Name, status, got)
 		}
 	}
 }

@@ -68,9 +68,7 @@ func number(t *testing.T, cell string) int {
 	t.Helper()
 	digits, _, _ := strings.Cut(strings.ReplaceAll(cell, ",", "")+" ", " ")
 	n, err := strconv.Atoi(digits)
-	if err != nil {
-		t.Fatalf("%q does not begin with a number", cell)
-	}
+	stopIf(t, err != nil, "%q does not begin with a number", cell)
 	return n
 }
 
@@ -117,12 +115,8 @@ func TestDefaultLimitsMatchDocuments(t *testing.T) {
 		wantEqual(t, limit, want, documented[limit])
 	}
 	for _, caller := range []string{"app installation token", "OAuth app using client id and secret (public data only)", "built-in workflow token"} {
-		if !strings.Contains(documented[caller], "15,000") {
-			t.Errorf("%s: Document B has %q, without the limit of an enterprise", caller, documented[caller])
-		}
+		failIf(t, !strings.Contains(documented[caller], "15,000"), "%s: Document B has %q, without the limit of an enterprise", caller, documented[caller])
 	}
-	if l.Points.GraphQL != 2000 || l.CPU.GraphQL != time.Minute || l.CPU.Window != time.Minute || l.Points.Window != time.Minute || maxSearchOperators != 5 ||
-		!slices.Equal(l.Content, []Window{{80, time.Minute}, {500, time.Hour}}) {
-		t.Errorf("got the limits %+v, which differ from Document B", l)
-	}
+	failIf(t, l.Points.GraphQL != 2000 || l.CPU.GraphQL != time.Minute || l.CPU.Window != time.Minute || l.Points.Window != time.Minute || maxSearchOperators != 5 ||
+		!slices.Equal(l.Content, []Window{{80, time.Minute}, {500, time.Hour}}), "got the limits %+v, which differ from Document B", l)
 }

@@ -14,9 +14,7 @@ func classify(t *testing.T, method, target string) Match {
 	t.Helper()
 	path, query, _ := strings.Cut(target, "?")
 	m, err := Embedded().Classify(method, path, query)
-	if err != nil {
-		t.Fatalf("%s %s: %v", method, target, err)
-	}
+	stopIf(t, err != nil, "%s %s: %v", method, target, err)
 	return m
 }
 
@@ -76,9 +74,7 @@ func TestClassifyFindsOperationAndParameters(t *testing.T) {
 		{"the root", "GET", "/", "unknown", "/", nil},
 	} {
 		m := classify(t, c.method, c.target)
-		if m.Operation.ID != c.id || m.Path != c.path {
-			t.Errorf("%s: got %s at %s, want %s at %s", c.name, m.Operation.ID, m.Path, c.id, c.path)
-		}
+		failIf(t, m.Operation.ID != c.id || m.Path != c.path, "%s: got %s at %s, want %s at %s", c.name, m.Operation.ID, m.Path, c.id, c.path)
 		wantEqual(t, c.name+": parameters", c.params, byName(m.Params))
 		if m.Operation.Known() != (c.id != "unknown") {
 			t.Errorf("%s: Known returns %v", c.name, m.Operation.Known())
@@ -175,9 +171,8 @@ func TestClassifyGivesUnknownRoutesSafeDefaults(t *testing.T) {
 		want.CreatesContent = c.class == Never
 		m := classify(t, c.method, "/meta")
 		wantEqual(t, c.name, want, m.Operation)
-		if f := m.Preflight(Unauthenticated); f != nil || byName(m.Params) != nil {
-			t.Errorf("%s: got %+v and %v, want no finding and no parameters", c.name, f, m.Params)
-		}
+		f := m.Preflight(Unauthenticated)
+		failIf(t, f != nil || byName(m.Params) != nil, "%s: got %+v and %v, want no finding and no parameters", c.name, f, m.Params)
 	}
 }
 
@@ -222,9 +217,7 @@ func TestClassifyAcceptsEncodedSlashesInRefsOnly(t *testing.T) {
 		"/user%2Fsubscriptions":                "",
 	} {
 		m, err := Embedded().Classify("GET", target, "")
-		if m.Path != want || (err == nil) != (want != "") {
-			t.Errorf("%s: got %q (%v), want %q", target, m.Path, err, want)
-		}
+		failIf(t, m.Path != want || (err == nil) != (want != ""), "%s: got %q (%v), want %q", target, m.Path, err, want)
 	}
 }
 
@@ -240,8 +233,6 @@ func TestTemplatesUseAllParametersOfYAML(t *testing.T) {
 		}
 	}
 	for name := range parameters {
-		if !used[name] {
-			t.Errorf("parameters.yaml: no template contains {%s}", name)
-		}
+		failIf(t, !used[name], "parameters.yaml: no template contains {%s}", name)
 	}
 }

@@ -3,6 +3,8 @@ package policy
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestFormerName(t *testing.T) {
@@ -17,16 +19,10 @@ func TestFormerName(t *testing.T) {
 		{"no changes", "acme/widgets", `null`, ""},
 	} {
 		var changes map[string]any
-		if err := json.Unmarshal([]byte(c.changes), &changes); err != nil {
-			t.Fatal(err)
-		}
-		if got := FormerName(c.repository, map[string]any{"changes": changes}); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		noError(t, json.Unmarshal([]byte(c.changes), &changes))
+		testservers.Equal(t, c.name, FormerName(c.repository, map[string]any{"changes": changes}), c.want)
 	}
 	for _, id := range moves.Writes {
-		if CatalogueOf("github").Operation(id) == nil {
-			t.Errorf("unknown operation %q", id)
-		}
+		failIf(t, CatalogueOf("github").Operation(id) == nil, "unknown operation %q", id)
 	}
 }

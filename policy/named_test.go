@@ -16,9 +16,7 @@ func TestMembersOfOneOperationNameRepositories(t *testing.T) {
 		{"POST", "/repos/acme/widgets/pulls", `{"head":"other:x"}`, "not all repositories of other"},
 	} {
 		m, err := CatalogueOf("github").Classify(c.method, c.path, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		n, err := m.Named([]byte(c.body), func(IDs, string) (string, error) { return "", nil })
 		scope := &Scope{Repositories: searchScope.Repositories, Organizations: []string{"whole"}}
 		if err == nil {
@@ -28,9 +26,7 @@ func TestMembersOfOneOperationNameRepositories(t *testing.T) {
 		if err != nil {
 			got = err.Error()
 		}
-		if (got == "") != (c.reason == "") || !strings.Contains(got, c.reason) {
-			t.Errorf("%s: got %q, want %q", c.path, got, c.reason)
-		}
+		failIf(t, (got == "") != (c.reason == "") || !strings.Contains(got, c.reason), "%s: got %q, want %q", c.path, got, c.reason)
 	}
 }
 
@@ -64,8 +60,6 @@ func TestPathsOfFilesNameRepositories(t *testing.T) {
 func TestTablesOfNamesListOperations(t *testing.T) {
 	ids := slices.Concat(named.Bodies, slices.Collect(maps.Keys(named.Targets)), slices.Collect(maps.Keys(named.OwnMembers)), slices.Collect(maps.Keys(named.Search)))
 	for _, id := range slices.Concat(ids, named.Others, named.Reference) {
-		if !CatalogueOf("github").Names(id) && !CatalogueOf("service").Names(id) {
-			t.Errorf("named.yaml: no operation is %s", id)
-		}
+		failIf(t, !CatalogueOf("github").Names(id) && !CatalogueOf("service").Names(id), "named.yaml: no operation is %s", id)
 	}
 }

@@ -77,16 +77,13 @@ func TestPreflightRefusesRepeatedQueriesOnlyIfAllFail(t *testing.T) {
 		"/search/commits?q%5B%5D=gear":           true,
 		"/search/commits?order=asc&%71=gear&x=y": false,
 	} {
-		if f := classify(t, "GET", target).Preflight(User); (f != nil) != refused {
-			t.Errorf("%s: got %+v, want refused %v", target, f, refused)
-		}
+		f := classify(t, "GET", target).Preflight(User)
+		failIf(t, (f != nil) != refused, "%s: got %+v, want refused %v", target, f, refused)
 	}
 }
 
 func TestCatalogueUsesAllChecks(t *testing.T) {
 	for name := range checks {
-		if !slices.ContainsFunc(Embedded().Operations(), func(op *Operation) bool { return slices.Contains(op.Checks, name) }) {
-			t.Errorf("no operation has the check %q", name)
-		}
+		failIf(t, !slices.ContainsFunc(Embedded().Operations(), func(op *Operation) bool { return slices.Contains(op.Checks, name) }), "no operation has the check %q", name)
 	}
 }

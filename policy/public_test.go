@@ -21,21 +21,14 @@ func TestPublicOperationsNeedNoRole(t *testing.T) {
 			continue
 		}
 		count++
-		if !op.Safe() || op.Auth != "optional" || op.Personal || op.Role != "" && op.Role != "read access to the repository" || rolePaths.MatchString(op.Path) && !allowed[op.ID] {
-			t.Errorf("%s %s %s is not public", op.ID, op.Method, op.Path)
-		}
+		failIf(t, !op.Safe() || op.Auth != "optional" || op.Personal || op.Role != "" && op.Role != "read access to the repository" || rolePaths.MatchString(op.Path) && !allowed[op.ID], "%s %s %s is not public", op.ID, op.Method, op.Path)
 		for _, prefix := range []string{"/enterprises/", "/admin/", "/setup/", "/manage/", "/scim/", "/user/", "/teams/"} {
-			if strings.HasPrefix(op.Path, prefix) {
-				t.Errorf("%s %s is not public", op.ID, op.Path)
-			}
+			failIf(t, strings.HasPrefix(op.Path, prefix), "%s %s is not public", op.ID, op.Path)
 		}
 	}
-	if count != len(publicOperations) {
-		t.Errorf("public.yaml lists %d operations, and the catalogue has %d of them", len(publicOperations), count)
-	}
+	failIf(t, count != len(publicOperations), "public.yaml lists %d operations, and the catalogue has %d of them", len(publicOperations), count)
 	for _, id := range []string{"repos/get", "repos/get-latest-release", "users/get-by-username", "issues/list-for-repo", "git/get-ref", "watching/list-subscribers"} {
-		if op := catalogue.Operation(id); op == nil || !op.Public() {
-			t.Errorf("%s is not public", id)
-		}
+		op := catalogue.Operation(id)
+		failIf(t, op == nil || !op.Public(), "%s is not public", id)
 	}
 }

@@ -25,9 +25,7 @@ func matching(match func(*Operation) bool) []string {
 func statement(t *testing.T, text, pattern string) string {
 	t.Helper()
 	m := regexp.MustCompile(pattern).FindStringSubmatch(text)
-	if m == nil {
-		t.Fatalf("the document does not contain %q", pattern)
-	}
+	stopIf(t, m == nil, "the document does not contain %q", pattern)
 	return m[1]
 }
 
@@ -35,9 +33,7 @@ func TestOperationsRefuseDocumentedTokenKinds(t *testing.T) {
 	texts := documents(t)
 	a := statement(t, texts["A"], `The repository subscription operations \(get, set, delete\) do not work with ([^.]*)\.`)
 	b := statement(t, texts["B"], `(?s)Organization migrations are .* user migrations .* Neither works with ([^.]*)\.`)
-	if a != b {
-		t.Fatalf("Document A lists %q, but Document B %q", a, b)
-	}
+	stopIf(t, a != b, "Document A lists %q, but Document B %q", a, b)
 	var kinds []string
 	for _, k := range []struct{ phrase, kind string }{
 		{"app user access tokens", "app_user"}, {"app installation access tokens", "installation"}, {"fine-grained personal access tokens", "fine_grained"},
@@ -79,16 +75,13 @@ func TestOptionalAuthenticationMatchesDocuments(t *testing.T) {
 	want := []string{"app-manifests/convert"} // its code is the credential
 	for group := range strings.SplitSeq(strings.ReplaceAll(groups, " and ", ", "), ", ") {
 		ids, ok := operations[strings.ToLower(group)]
-		if !ok {
-			t.Errorf("the test has no operations for the group %q", group)
-		}
+		failIf(t, !ok, "the test has no operations for the group %q", group)
 		want = append(want, ids...)
 	}
 	slices.Sort(want)
 	wantEqual(t, "catalogue", want, matching(func(op *Operation) bool { return op.Auth == "optional" }))
-	if ids := matching(func(op *Operation) bool { return op.Auth != "optional" && op.Auth != "required" }); ids != nil {
-		t.Errorf("the authentication of %q is neither required nor optional", ids)
-	}
+	ids := matching(func(op *Operation) bool { return op.Auth != "optional" && op.Auth != "required" })
+	failIf(t, ids != nil, "the authentication of %q is neither required nor optional", ids)
 }
 
 // TestScopesAndPermissionsMatchDocuments compares the catalogue with the table of Document A 5.4. If a row contains two
@@ -115,9 +108,7 @@ func TestScopesAndPermissionsMatchDocuments(t *testing.T) {
 		if row.section != "A 5" || row.cells["Fine-grained permission"] == "" {
 			continue
 		}
-		if !ok || groups[group] == nil {
-			t.Errorf("the test has no operations for the group %q", group)
-		}
+		failIf(t, !ok || groups[group] == nil, "the test has no operations for the group %q", group)
 		subject, levels, _ := strings.Cut(withoutBrackets(row.cells["Fine-grained permission"]), ": ")
 		for i, level := range strings.Split(levels, " / ") {
 			for _, id := range groups[group][i] {
@@ -182,18 +173,12 @@ func TestEveryEventHasAnEffectOrAReason(t *testing.T) {
 	for _, op := range Embedded().Operations() {
 		for _, event := range op.StaleOn {
 			used[event] = append(used[event], op.ID)
-			if !slices.Contains(events, event) {
-				t.Errorf("%s: Document B has no event %q", op.ID, event)
-			}
-			if op.Cache.Class == Never || op.Cache.Class == Shared {
-				t.Errorf("%s has events, but is never stored or is reference data", op.ID)
-			}
+			failIf(t, !slices.Contains(events, event), "%s: Document B has no event %q", op.ID, event)
+			failIf(t, op.Cache.Class == Never || op.Cache.Class == Shared, "%s has events, but is never stored or is reference data", op.ID)
 		}
 	}
 	for _, event := range events {
-		if (used[event] == nil) == (eventsWithoutEffect[event] == "") {
-			t.Errorf("event %s: got the stale operations %q and the reason for no effect %q; want one of both", event, used[event], eventsWithoutEffect[event])
-		}
+		failIf(t, (used[event] == nil) == (eventsWithoutEffect[event] == ""), "event %s: got the stale operations %q and the reason for no effect %q; want one of both", event, used[event], eventsWithoutEffect[event])
 	}
 	statistics := matching(func(op *Operation) bool { return op.Cache.Class == Statistics })
 	wantEqual(t, "event push", append([]string{"dependency-graph/export-sbom"}, statistics...), used["push"], cmpopts.SortSlices(strings.Compare))
@@ -223,14 +208,11 @@ func TestOperationFieldsAreConsistent(t *testing.T) {
 			"path and checks of a search differ":   search != slices.Contains(op.Checks, "search-query"),
 			"ID is not group/verb-noun":            !regexp.MustCompile(`^[a-z]+(-[a-z]+)*(/[a-z]+(-[a-z]+)*)?$`).MatchString(op.ID),
 		} {
-			if found {
-				t.Errorf("%s: %s: %+v", op.ID, problem, *op)
-			}
+			failIf(t, found, "%s: %s: %+v", op.ID, problem, *op)
 		}
 		for _, id := range op.Invalidates {
-			if stale := Embedded().Operation(id); !stale.Safe() || stale.Cache.Class == Never {
-				t.Errorf("%s invalidates %s, which is never stored", op.ID, id)
-			}
+			stale := Embedded().Operation(id)
+			failIf(t, !stale.Safe() || stale.Cache.Class == Never, "%s invalidates %s, which is never stored", op.ID, id)
 		}
 	}
 }
@@ -268,9 +250,7 @@ func TestOperationsReturnsCopyOrderedBySection(t *testing.T) {
 	want := []string{"A 4.1", "A 4.2", "A 4.3", "A 4.4", "A 4.5", "A 4.6", "A 4.7", "B 4.1", "B 4.2", "B 4.3", "B 4.4", "B 4.5", "B 4.6", ""}
 	wantEqual(t, "sections", want, sections)
 	operations[0] = nil
-	if Embedded().Operations()[0] == nil {
-		t.Error("a change of the returned slice changed the catalogue")
-	}
+	failIf(t, Embedded().Operations()[0] == nil, "a change of the returned slice changed the catalogue")
 	if op := Embedded().Operation("no/such"); op != nil {
 		t.Errorf("no/such: got %s, want nil", op.ID)
 	}

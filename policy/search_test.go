@@ -121,9 +121,8 @@ func FuzzParseSearch(f *testing.F) {
 		f.Add(q)
 	}
 	f.Fuzz(func(t *testing.T, q string) {
-		if err := checkParse(q); err != nil {
-			t.Errorf("%q: %v", q, err)
-		}
+		err := checkParse(q)
+		failIf(t, err != nil, "%q: %v", q, err)
 	})
 }
 

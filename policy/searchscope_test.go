@@ -49,9 +49,7 @@ func TestSearchesStayInsideTheScope(t *testing.T) {
 		{"enterprise:x repo:acme/widgets", "not supported"}, {"user:@me", "is not the name"}, {"repo：acme/widgets", "control characters"},
 	} {
 		got := permitsSearch(t, "/search/issues", "q="+url.QueryEscape(c.q))
-		if (got == "") != (c.reason == "") || !strings.Contains(got, c.reason) {
-			t.Errorf("%q: got %q, want %q", c.q, got, c.reason)
-		}
+		failIf(t, (got == "") != (c.reason == "") || !strings.Contains(got, c.reason), "%q: got %q, want %q", c.q, got, c.reason)
 	}
 	for query, want := range map[string]bool{
 		"q=repo%3Aacme%2Fwidgets": true, "q=repo:acme/widgets&q=x": false, "q=repo:acme/widgets&q[]=x": false, "q=repo:acme/widgets&Q=x": false, "x=repo:acme/widgets": false, "": false,
@@ -78,16 +76,12 @@ func FuzzSearchScope(f *testing.F) {
 			case name == "repo" && owner == "acme" && !strings.EqualFold(value, "acme/secret"), slices.Contains([]string{"repo", "org", "user"}, name) && owner == "whole":
 				scoped = true
 			case qualifies && slices.Contains(scoping, strings.ToLower(strings.Trim(name, `"+(`))):
-				if owner != "acme" && owner != "whole" || strings.EqualFold(value, "acme/secret") {
-					t.Errorf("%q is permitted with %q", q, token)
-				}
+				failIf(t, owner != "acme" && owner != "whole" || strings.EqualFold(value, "acme/secret"), "%q is permitted with %q", q, token)
 			case strings.EqualFold(token, "OR"), strings.EqualFold(token, "NOT"):
 				t.Errorf("%q is permitted", q)
 			}
 		}
-		if !scoped {
-			t.Errorf("%q is permitted without a qualifier", q)
-		}
+		failIf(t, !scoped, "%q is permitted without a qualifier", q)
 	})
 }
 

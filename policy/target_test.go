@@ -23,9 +23,7 @@ func TestFilesStayBelowTheirRoot(t *testing.T) {
 		"/a/..;%2fb%2fc/../x": false, "/a%3bb%2fc/..%3b/..%3b": false, "/%25zz%252f..%252f..": false, "/%2f/../x": false,
 	} {
 		m, err := Files.Classify("GET", path, "")
-		if (err == nil) != passes || passes && m.Path != path {
-			t.Errorf("%s: got %q, %v", path, m.Path, err)
-		}
+		failIf(t, (err == nil) != passes || passes && m.Path != path, "%s: got %q, %v", path, m.Path, err)
 	}
 }
 
@@ -159,9 +157,8 @@ func TestClassifyFoldsOnlyASCIILetters(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			checkTarget(t, c.path, "", c.want, "")
-			if id := classify(t, "GET", c.path).Operation.ID; id != c.id {
-				t.Errorf("got the operation %s, want %s", id, c.id)
-			}
+			id := classify(t, "GET", c.path).Operation.ID
+			failIf(t, id != c.id, "got the operation %s, want %s", id, c.id)
 		})
 	}
 }
@@ -176,9 +173,8 @@ func TestCanonicalFormsOfDifferentTargetsDiffer(t *testing.T) {
 	} {
 		m := classify(t, "GET", target)
 		canonical := m.Path + "?" + m.Query
-		if previous, found := seen[canonical]; found {
-			t.Errorf("%s and %s have the same form %s", target, previous, canonical)
-		}
+		previous, found := seen[canonical]
+		failIf(t, found, "%s and %s have the same form %s", target, previous, canonical)
 		seen[canonical] = target
 	}
 }
@@ -187,16 +183,10 @@ func TestCanonicalFormsOfDifferentTargetsDiffer(t *testing.T) {
 func checkTarget(t *testing.T, path, query, wantPath, wantQuery string) {
 	t.Helper()
 	m, err := Embedded().Classify("GET", path, query)
-	if m.Path != wantPath || m.Query != wantQuery {
-		t.Errorf("got %.80q %.80q (%v), want %.80q %.80q", m.Path, m.Query, err, wantPath, wantQuery)
-	}
+	failIf(t, m.Path != wantPath || m.Query != wantQuery, "got %.80q %.80q (%v), want %.80q %.80q", m.Path, m.Query, err, wantPath, wantQuery)
 	var refused *TargetError
-	if wantPath == "" && (!errors.As(err, &refused) || refused.Reason == "" || !strings.Contains(err.Error(), refused.Reason)) {
-		t.Errorf("got %v, want a TargetError with a reason", err)
-	}
-	if wantPath != "" && err != nil {
-		t.Error(err)
-	}
+	failIf(t, wantPath == "" && (!errors.As(err, &refused) || refused.Reason == "" || !strings.Contains(err.Error(), refused.Reason)), "got %v, want a TargetError with a reason", err)
+	failIf(t, wantPath != "" && err != nil, "%v", err)
 }
 
 // checkCanonical returns an error if Classify changes its own canonical form, or if net/url parses that form
@@ -254,9 +244,8 @@ func FuzzClassify(f *testing.F) {
 		f.Add(s[0], s[1])
 	}
 	f.Fuzz(func(t *testing.T, path, query string) {
-		if err := checkCanonical(path, query); err != nil {
-			t.Error(err)
-		}
+		err := checkCanonical(path, query)
+		failIf(t, err != nil, "%v", err)
 	})
 }
 

@@ -1,9 +1,12 @@
 package policy
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 func TestUnfinished(t *testing.T) {
@@ -28,18 +31,14 @@ func TestUnfinished(t *testing.T) {
 		{"graphql", `{"data":{"node":{"mergeable":"MERGEABLE","mergeStateStatus":"CLEAN","state":"OPEN","status":"COMPLETED"}}}`, false},
 		{"issues/get", `{"status":"queued","state":"pending"}`, false},
 	} {
-		if got := CatalogueOf("github").Operation(c.id).Unfinished([]byte(c.body)); got != c.want {
-			t.Errorf("%s %s: got %v, want %v", c.id, c.body, got, c.want)
-		}
+		testservers.Equal(t, fmt.Sprintf("%s %s", c.id, c.body), CatalogueOf("github").Operation(c.id).Unfinished([]byte(c.body)), c.want)
 	}
 	for _, row := range append(unfinishedData.Rows, unfinishedRow{Operations: unfinishedData.Asynchronous.Operations}) {
 		for _, pattern := range row.Operations {
-			if !slices.ContainsFunc(CatalogueOf("github").Operations(), func(op *Operation) bool {
+			failIf(t, !slices.ContainsFunc(CatalogueOf("github").Operations(), func(op *Operation) bool {
 				ok, err := path.Match(pattern, op.ID)
 				return ok && err == nil
-			}) {
-				t.Errorf("no operation matches %q", pattern)
-			}
+			}), "no operation matches %q", pattern)
 		}
 	}
 }
