@@ -28,18 +28,16 @@ func TestLateResponseDoesNotReplaceNewerResponse(t *testing.T) {
 			check := func(want string) {
 				f.Helper()
 				for _, r := range []*replica{other, f.open("")} {
-					if e, _ := r.Lookup(f.Context(), key, nil); e == nil || string(e.Body) != want {
-						f.Errorf("%s: %+v, want %s", name, e, want)
-					}
+					e, _ := r.Lookup(f.Context(), key, nil)
+					failIf(f, e == nil || string(e.Body) != want, "%s: %+v, want %s", name, e, want)
 				}
 			}
 			other.Put(f.Context(), key, newer)
 			slow.Put(f.Context(), key, older)
 			check("newer")
 			slow.Put(f.Context(), key, at(time.Second, "newest")) // the request time is now
-			if e, _ := f.open("").Lookup(f.Context(), key, nil); e == nil || string(e.Body) != "newest" {
-				f.Errorf("%s: %+v, want the newest", name, e)
-			}
+			e, _ := f.open("").Lookup(f.Context(), key, nil)
+			failIf(f, e == nil || string(e.Body) != "newest", "%s: %+v, want the newest", name, e)
 		}
 	})
 }
@@ -52,9 +50,8 @@ func TestNewerEntryWithVaryHidesEntryWithoutVary(t *testing.T) {
 		a.Put(f.Context(), page, variantFor(fetched(a.Generation(), "fr"), "fr"))
 		for language, want := range map[string]string{"fr": "fr", "it": "", "de": ""} {
 			for _, r := range []*replica{a, f.open("")} {
-				if body, _ := r.holds(accepts(language)); body != want {
-					f.Errorf("%s: %q, want %q", language, body, want)
-				}
+				body, _ := r.holds(accepts(language))
+				failIf(f, body != want, "%s: %q, want %q", language, body, want)
 			}
 		}
 	})
@@ -73,9 +70,8 @@ func TestErrorOfRedisIsAMiss(t *testing.T) {
 				a, b := f.pair()
 				want := func(name string, r *replica, want string) {
 					f.Helper()
-					if body, _ := r.holds(nil); body != want {
-						f.Errorf("%s: got %q, want %q", name, body, want)
-					}
+					body, _ := r.holds(nil)
+					failIf(f, body != want, "%s: got %q, want %q", name, body, want)
 				}
 				a.putPage("before", "x")
 				f.server.SetError(message)
@@ -83,9 +79,8 @@ func TestErrorOfRedisIsAMiss(t *testing.T) {
 				want("without memory", b, "")
 				b.putPage("here", "x")
 				want("from memory, stored during the error", b, "here")
-				if acquired, other := b.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "b"}); acquired || other != nil {
-					f.Error("a lease was reported without Redis")
-				}
+				acquired, other := b.AcquireFetch(f.Context(), page, cache.FetchLease{Owner: "b"})
+				failIf(f, acquired || other != nil, "a lease was reported without Redis")
 				b.Purge(f.Context(), "x")
 				f.server.SetError("")
 				f.eventually("the other replica applies the purge", a.stale)
@@ -98,13 +93,10 @@ func TestScriptsAreLoadedAgainAfterAFlush(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		a.putPage("one")
-		if err := client.ScriptFlush(f.Context()).Err(); err != nil {
-			f.Fatal(err)
-		}
+		noError(f, client.ScriptFlush(f.Context()).Err())
 		a.putPage("two")
-		if body, _ := f.open("").holds(nil); body != "two" {
-			f.Errorf("got %q after the flush, want two", body)
-		}
+		body, _ := f.open("").holds(nil)
+		failIf(f, body != "two", "got %q after the flush, want two", body)
 	})
 }
 
@@ -141,9 +133,7 @@ func TestReplyToAnotherCommandIsAMiss(t *testing.T) {
 					key, text := cache.NewKey(fmt.Sprint("page ", i)), fmt.Sprint("text ", i)
 					a.Put(f.Context(), key, fetched(a.Generation(), text))
 					list := b.shared.Get(f.Context(), key)
-					if len(before) == 0 || slices.ContainsFunc(list, func(e *cache.Entry) bool { return string(e.Body) != text }) {
-						f.Errorf("page %d: %d entries with another text, reply %q", i, len(list), before)
-					}
+					failIf(f, len(before) == 0 || slices.ContainsFunc(list, func(e *cache.Entry) bool { return string(e.Body) != text }), "page %d: %d entries with another text, reply %q", i, len(list), before)
 				}
 			})
 		})

@@ -26,13 +26,10 @@ func TestCandidatesAreSharedByReplicas(t *testing.T) {
 		if n := client.ZCard(f.Context(), candidatesName(base)).Val(); n != maxCandidates {
 			f.Errorf("%d keys are recorded, want %d", n, maxCandidates)
 		}
-		if lives := client.TTL(f.Context(), candidatesName(base)).Val(); lives <= 0 {
-			f.Errorf("the keys expire after %v", lives)
-		}
+		lives := client.TTL(f.Context(), candidatesName(base)).Val()
+		failIf(f, lives <= 0, "the keys expire after %v", lives)
 		_, otherCallers := b.Candidates(f.Context(), page, base)
-		if len(otherCallers) != 2 {
-			f.Errorf("%d candidates, want the newest two", len(otherCallers))
-		}
+		failIf(f, len(otherCallers) != 2, "%d candidates, want the newest two", len(otherCallers))
 		if _, otherCallers := b.Candidates(f.Context(), page, cache.NewKey("another question")); otherCallers != nil {
 			f.Errorf("%d candidates of another question", len(otherCallers))
 		}
@@ -55,9 +52,8 @@ func TestCandidatesAreSharedByReplicas(t *testing.T) {
 
 		client.Set(f.Context(), candidatesName(base), "of another type", 0)
 		a.Candidates(f.Context(), page, base)
-		if n := client.Exists(f.Context(), candidatesName(base)).Val(); n != 0 || a.shared.skipUntil.Load() > time.Now().UnixNano() {
-			f.Errorf("keys of another type after a read: %d", n)
-		}
+		n := client.Exists(f.Context(), candidatesName(base)).Val()
+		failIf(f, n != 0 || a.shared.skipUntil.Load() > time.Now().UnixNano(), "keys of another type after a read: %d", n)
 	})
 }
 
@@ -79,8 +75,7 @@ func TestResponseFromBeforeAPurgeDoesNotReplaceNewerResponse(t *testing.T) {
 			f.Errorf("another replica has %q, purged %v", body, purged)
 		}
 		f.eventually("the purge is applied", func() bool { return b.Generation() >= after.Since })
-		if body, purged := b.holds(nil); body != "after" || purged {
-			f.Errorf("the replica with the late response has %q, purged %v", body, purged)
-		}
+		body, purged := b.holds(nil)
+		failIf(f, body != "after" || purged, "the replica with the late response has %q, purged %v", body, purged)
 	})
 }

@@ -12,6 +12,10 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // recording is the data of two replicas of version 0.2, one of them with a key for the values.
 const recording = "testdata/redis-0.2.txt"
 
@@ -48,9 +52,8 @@ func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 		lease := recordedLease
 		lease.Since, lease.Pending = a.Generation(), recordedEntry(a.Generation(), `{"name":"pending"}`)
 		for _, key := range []cache.Key{recordedKeys.fetched, recordedKeys.failed} {
-			if ok, _ := a.shared.AcquireFetch(ctx, key, lease); !ok {
-				t.Error("the lease was not acquired")
-			}
+			ok, _ := a.shared.AcquireFetch(ctx, key, lease)
+			failIf(t, !ok, "the lease was not acquired")
 		}
 		a.shared.ReleaseFetch(ctx, recordedKeys.failed, lease.Owner, true)
 		testservers.CompareFormat(t, client, recording, func(value string) string {
@@ -66,9 +69,7 @@ func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
 		client := f.client()
 		testservers.Replay(t, client, recording)
 		for _, key := range []cache.Key{recordedKeys.fetched, recordedKeys.failed} { // their TTL is too short for a slow machine
-			if err := client.Expire(t.Context(), leaseName(key), time.Minute).Err(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, client.Expire(t.Context(), leaseName(key), time.Minute).Err())
 		}
 		a, sealed := f.open(""), f.open(recordedSecret)
 		ctx, german := t.Context(), accepts("de")
@@ -87,27 +88,21 @@ func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
 			parts := func(e *cache.Entry) []any {
 				return []any{e.Status, e.Header, string(e.Body), e.Vary, e.Requested, e.Answered, e.BaseKey, e.Staleness(e.Answered)}
 			}
-			if diff := cmp.Diff(parts(want), parts(e)); diff != "" || purged != c.purged {
-				t.Errorf("%s: purged %v, want %v; entry (-want +got):\n%s", c.name, purged, c.purged, diff)
-			}
+			diff := cmp.Diff(parts(want), parts(e))
+			failIf(t, diff != "" || purged != c.purged, "%s: purged %v, want %v; entry (-want +got):\n%s", c.name, purged, c.purged, diff)
 		}
 		if _, others := a.Candidates(ctx, page, recordedKeys.base); len(others) != 1 || others[0].BaseKey != recordedKeys.base { // of the newest two, one is sealed
 			t.Errorf("%d candidates, want the readable one", len(others))
 		}
 		a.Purge(ctx, "repo:o/r")
-		if _, purged := a.Lookup(ctx, recordedKeys.plain, german); !purged {
-			t.Error("a purge does not make the recorded entry stale")
-		}
+		_, purged := a.Lookup(ctx, recordedKeys.plain, german)
+		failIf(t, !purged, "a purge does not make the recorded entry stale")
 
 		ok, other := a.shared.AcquireFetch(ctx, recordedKeys.fetched, cache.FetchLease{Owner: "r3"})
-		if ok || other == nil || other.Pending == nil || string(other.Pending.Body) != `{"name":"pending"}` {
-			t.Fatalf("lease of the recorded replica: acquired %v, lease %+v", ok, other)
-		}
+		stopIf(t, ok || other == nil || other.Pending == nil || string(other.Pending.Body) != `{"name":"pending"}`, "lease of the recorded replica: acquired %v, lease %+v", ok, other)
 		want := recordedLease
 		want.Owner, want.Since, want.Pending = other.Owner, other.Since, other.Pending
-		if *other != want {
-			t.Errorf("lease of the recorded replica: got %+v, want %+v", *other, want)
-		}
+		failIf(t, *other != want, "lease of the recorded replica: got %+v, want %+v", *other, want)
 		if ok, other := a.shared.AcquireFetch(ctx, recordedKeys.failed, cache.FetchLease{Owner: "r3"}); ok || other == nil || !other.Failed {
 			t.Errorf("failed fetch of the recorded replica: acquired %v, lease %+v", ok, other)
 		}

@@ -13,9 +13,7 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 		acquire := func(r *replica, c cache.FetchLease) *cache.FetchLease {
 			f.Helper()
 			acquired, other := r.AcquireFetch(f.Context(), page, c)
-			if acquired == (other != nil) {
-				f.Fatalf("acquired: %v, lease of another replica: %+v", acquired, other)
-			}
+			stopIf(f, acquired == (other != nil), "acquired: %v, lease of another replica: %+v", acquired, other)
 			return other
 		}
 		next := time.Now().Add(time.Minute).Round(time.Millisecond)
@@ -26,22 +24,17 @@ func TestOnlyOneReplicaHoldsTheLease(t *testing.T) {
 			f.Errorf("the owner could not renew: %+v", other)
 		}
 		other := acquire(b, cache.FetchLease{Owner: "b"})
-		if other == nil || other.Owner != "a" || other.Since != 7 || !other.Sent || other.Failed || !other.Next.Equal(next) ||
-			other.Pending == nil || string(other.Pending.Body) != "wait" {
-			f.Errorf("the other replica gets %+v", other)
-		}
+		failIf(f, other == nil || other.Owner != "a" || other.Since != 7 || !other.Sent || other.Failed || !other.Next.Equal(next) ||
+			other.Pending == nil || string(other.Pending.Body) != "wait", "the other replica gets %+v", other)
 		b.ReleaseFetch(f.Context(), page, "b", false)
-		if acquire(b, cache.FetchLease{Owner: "b"}) == nil {
-			f.Error("a replica released the lease of another replica")
-		}
+		failIf(f, acquire(b, cache.FetchLease{Owner: "b"}) == nil, "a replica released the lease of another replica")
 		a.ReleaseFetch(f.Context(), page, "a", true)
 		if other := acquire(b, cache.FetchLease{Owner: "b"}); other == nil || !other.Failed {
 			f.Errorf("the failure is not reported: %+v", other)
 		}
 		client := f.client()
-		if lives := client.PTTL(f.Context(), leaseName(page)).Val(); lives <= 0 || lives > failureLife {
-			f.Errorf("the failure expires after %v", lives)
-		}
+		lives := client.PTTL(f.Context(), leaseName(page)).Val()
+		failIf(f, lives <= 0 || lives > failureLife, "the failure expires after %v", lives)
 		client.Del(f.Context(), leaseName(page))
 		acquire(a, cache.FetchLease{Owner: "a"})
 		a.ReleaseFetch(f.Context(), page, "a", false)

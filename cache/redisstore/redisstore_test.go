@@ -112,9 +112,7 @@ func (f *fleet) client() *redis.Client {
 func (f *fleet) store(secret string) (*Store, *cache.Memory) {
 	f.Helper()
 	codec, err := cache.NewCodec([]byte(secret))
-	if err != nil {
-		f.Fatal(err)
-	}
+	noError(f, err)
 	memory := cache.NewMemory(1 << 20)
 	return New(f.client(), codec, slog.New(slog.DiscardHandler)), memory
 }
@@ -221,19 +219,15 @@ func TestEntriesAreSharedByReplicas(t *testing.T) {
 		e := variantFor(fetched(a.Generation(), body), "de")
 		a.Put(f.Context(), page, e)
 		got, purged := b.Lookup(f.Context(), page, accepts("de"))
-		if got == nil || purged {
-			f.Fatalf("%+v, purged %v", got, purged)
-		}
+		stopIf(f, got == nil || purged, "%+v, purged %v", got, purged)
 		now := time.Now()
-		if diff := cmp.Diff([]any{e.Status, e.Header, string(e.Body), e.Vary}, []any{got.Status, got.Header, string(got.Body), got.Vary}); diff != "" {
-			f.Errorf("stored (-), found (+):\n%s", diff)
-		}
+		diff := cmp.Diff([]any{e.Status, e.Header, string(e.Body), e.Vary}, []any{got.Status, got.Header, string(got.Body), got.Vary})
+		failIf(f, diff != "", "stored (-), found (+):\n%s", diff)
 		if d := e.Age(now) - got.Age(now); d.Abs() > time.Millisecond { // the wall clock and the monotonic clock differ a little
 			f.Errorf("the age differs by %v", d)
 		}
-		if other, _ := b.holds(accepts("fr")); other != "" {
-			f.Error("another variant was found")
-		}
+		other, _ := b.holds(accepts("fr"))
+		failIf(f, other != "", "another variant was found")
 		a.Delete(f.Context(), page)
 		f.eventually("the entry is deleted", func() bool {
 			again, _ := f.open("").holds(accepts("de"))
@@ -251,15 +245,13 @@ func TestPurgeReachesAllReplicas(t *testing.T) {
 		f.eventually("the other replica applies the purge", func() bool { _, purged := b.holds(nil); return purged })
 		b.Put(f.Context(), page, fetched(late, "late", "repo:o/r"))
 		for name, r := range map[string]*replica{"purging replica": a, "fetching replica": b, "new replica": f.open("")} {
-			if body, purged := r.holds(nil); !purged {
-				f.Errorf("%s: %q is fresh", name, body)
-			}
+			body, purged := r.holds(nil)
+			failIf(f, !purged, "%s: %q is fresh", name, body)
 		}
 		b.putPage("new", "repo:o/r")
 		for name, r := range map[string]*replica{"purging replica": a, "fetching replica": b, "new replica": f.open("")} {
-			if body, purged := r.holds(nil); purged || body != "new" {
-				f.Errorf("%s: %q, purged %v", name, body, purged)
-			}
+			body, purged := r.holds(nil)
+			failIf(f, purged || body != "new", "%s: %q, purged %v", name, body, purged)
 		}
 		a.PurgeHard(f.Context(), "org:o", "repo:o/r")
 		f.eventually("the other replica removes the entry", func() bool { body, _ := b.holds(nil); return body == "" })
@@ -272,23 +264,19 @@ func TestUnreadableValueIsAMiss(t *testing.T) {
 		a, client := f.open(secret), f.client()
 		a.putPage("private words")
 		value := client.HGetAll(f.Context(), entriesName(page)).Val()[variant(&cache.Entry{})]
-		if value == "" || strings.Contains(value, "private words") {
-			f.Errorf("the stored value is missing or contains plain text: %q", value)
-		}
+		failIf(f, value == "" || strings.Contains(value, "private words"), "the stored value is missing or contains plain text: %q", value)
 		if body, _ := f.open("another secret of thirty-two char.").holds(nil); body != "" {
 			f.Error("decoded with another secret")
 		}
-		if body, _ := f.open("").holds(nil); body != "" {
-			f.Error("decoded without a secret")
-		}
+		body, _ := f.open("").holds(nil)
+		failIf(f, body != "", "decoded without a secret")
 		other := cache.NewKey("other")
 		client.HSet(f.Context(), entriesName(other), variant(&cache.Entry{}), value)
 		if list := a.shared.Get(f.Context(), other); len(list) != 0 {
 			f.Error("a value of another key was decoded")
 		}
-		if list := a.shared.Get(f.Context(), page); len(list) != 1 {
-			f.Error("the value was not decoded")
-		}
+		list := a.shared.Get(f.Context(), page)
+		failIf(f, len(list) != 1, "the value was not decoded")
 	})
 }
 
@@ -298,9 +286,8 @@ func TestEveryKeyExpiresAndIsBounded(t *testing.T) {
 		for _, language := range strings.Split("de fr it es pt nl da sv fi pl", " ") {
 			a.Put(f.Context(), page, variantFor(fetched(a.Generation(), language), language))
 		}
-		if n := client.HLen(f.Context(), entriesName(page)).Val(); n > 8 {
-			f.Errorf("%d variants", n)
-		}
+		n := client.HLen(f.Context(), entriesName(page)).Val()
+		failIf(f, n > 8, "%d variants", n)
 		a.Put(f.Context(), cache.NewKey("large"), fetched(a.Generation(), randomText(2<<20)))
 		a.Purge(f.Context(), "x")
 		keys := client.Keys(f.Context(), "*").Val()
@@ -308,9 +295,8 @@ func TestEveryKeyExpiresAndIsBounded(t *testing.T) {
 			f.Errorf("keys %q: the large entry must not be stored", keys)
 		}
 		for _, key := range keys {
-			if lives := client.TTL(f.Context(), key).Val(); lives <= 0 || lives > streamLife {
-				f.Errorf("key %s expires after %v", key, lives)
-			}
+			lives := client.TTL(f.Context(), key).Val()
+			failIf(f, lives <= 0 || lives > streamLife, "key %s expires after %v", key, lives)
 		}
 	})
 }
@@ -329,9 +315,7 @@ func TestLostStreamMakesOlderEntriesStale(t *testing.T) {
 	onEach(t, func(f *fleet) {
 		a, client := f.open(""), f.client()
 		a.putPage("old", "x")
-		if err := client.Del(f.Context(), stream).Err(); err != nil {
-			f.Fatal(err)
-		}
+		noError(f, client.Del(f.Context(), stream).Err())
 		f.eventually("the old entry is stale", func() bool { _, purged := a.holds(nil); return purged })
 		a.putPage("new", "x")
 		f.eventually("a new entry is fresh", func() bool {
@@ -347,9 +331,8 @@ func TestPurgeDuringAnOutageIsSentLater(t *testing.T) {
 		b.putPage("old", "x")
 		f.cut(true)
 		a.putPage("stored here", "x")
-		if body, _ := a.holds(nil); body != "stored here" {
-			f.Errorf("got %q during the outage, want the local entry", body)
-		}
+		body, _ := a.holds(nil)
+		failIf(f, body != "stored here", "got %q during the outage, want the local entry", body)
 		a.Purge(f.Context(), "x")
 		if _, purged := a.holds(nil); !purged {
 			f.Error("the purge has no effect on this replica")
@@ -399,23 +382,17 @@ func TestStreamThatStartsDuringACheckMakesOlderEntriesStale(t *testing.T) {
 		s, memory := f.store("")
 		memory.Put(page, fetched(memory.Generation(), "old"))
 		for _, c := range []redis.UniversalClient{s.client, other} { // the check has a deadline, connect before
-			if err := c.Ping(f.Context()).Err(); err != nil {
-				f.Fatal(err)
-			}
+			noError(f, c.Ping(f.Context()).Err())
 		}
 		var once sync.Once
 		s.client.AddHook(after{"xrange", func(redis.Cmder) {
 			once.Do(func() {
-				if err := other.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"purge", "{}"}}).Err(); err != nil {
-					f.Error(err)
-				}
+				err := other.XAdd(f.Context(), &redis.XAddArgs{Stream: stream, Values: []any{"purge", "{}"}}).Err()
+				failIf(f, err != nil, "%v", err)
 			})
 		}})
-		if err := s.check(f.Context(), memory); err != nil {
-			f.Fatal(err)
-		}
-		if e, purged := memory.Lookup(page, nil); e == nil || !purged {
-			f.Errorf("%v, purged %v", e, purged)
-		}
+		noError(f, s.check(f.Context(), memory))
+		e, purged := memory.Lookup(page, nil)
+		failIf(f, e == nil || !purged, "%v, purged %v", e, purged)
 	})
 }

@@ -33,9 +33,7 @@ func TestPurgeReturnsAfterAllReplicasAppliedIt(t *testing.T) {
 			began := time.Now()
 			a.Purge(f.Context(), "repo:o/r")
 			took[i] = time.Since(began)
-			if !b.stale() {
-				f.Fatalf("purge %d: the entry of the other replica is fresh", i)
-			}
+			stopIf(f, !b.stale(), "purge %d: the entry of the other replica is fresh", i)
 		}
 		slices.Sort(took)
 		f.Logf("a purge took %v (median), %v (99th percentile)", took[len(took)/2], took[len(took)*99/100])
@@ -52,9 +50,8 @@ func TestFetchBeforeAPurgeIsStaleOnTheOtherReplica(t *testing.T) {
 			a.Purge(f.Context(), "repo:o/r")
 			b.Put(f.Context(), page, fetched(since, "old", "repo:o/r"))
 			for name, r := range map[string]*replica{"purging": a, "fetching": b} {
-				if body, purged := r.holds(nil); body != "" && !purged {
-					f.Fatalf("purge %d: the response is fresh on the %s replica", i, name)
-				}
+				body, purged := r.holds(nil)
+				stopIf(f, body != "" && !purged, "purge %d: the response is fresh on the %s replica", i, name)
 			}
 		}
 	})
@@ -68,9 +65,7 @@ func TestPurgeWaitsForAReplicaThatHasJoined(t *testing.T) {
 			<-joining.shared.Joined()
 			joining.remember("old", "x")
 			a.Purge(f.Context(), "x")
-			if !joining.stale() {
-				f.Errorf("replica %d: the entry is fresh after the purge", i)
-			}
+			failIf(f, !joining.stale(), "replica %d: the entry is fresh after the purge", i)
 		}
 	})
 }
@@ -87,9 +82,8 @@ func TestPurgeWaitsOnlyForReplicasThatFollow(t *testing.T) {
 			f.Helper()
 			began := time.Now()
 			a.Purge(f.Context(), "x")
-			if took := time.Since(began); took < least || took > 20*time.Second {
-				f.Errorf("a purge with a hanging replica took %v, want about %v", took, replicaLife)
-			}
+			took := time.Since(began)
+			failIf(f, took < least || took > 20*time.Second, "a purge with a hanging replica took %v, want about %v", took, replicaLife)
 		}
 		purge(time.Second)
 		purge(0)
@@ -111,9 +105,8 @@ func TestPurgeWaitsForAHangingReplicaForAShortTime(t *testing.T) {
 		defer link.Restore()
 		began := time.Now()
 		a.Purge(f.Context(), "x")
-		if took := time.Since(began); took < purgeWait || took > 10*time.Second {
-			f.Errorf("a purge took %v, want %v", took, purgeWait)
-		}
+		took := time.Since(began)
+		failIf(f, took < purgeWait || took > 10*time.Second, "a purge took %v, want %v", took, purgeWait)
 	})
 }
 
@@ -123,13 +116,10 @@ func TestPurgingReplicaThatDoesNotFollowHasNoOlderEntries(t *testing.T) {
 		a, b := f.pair()
 		a.stop()
 		b.Purge(f.Context(), "another tag")
-		if !b.Put(f.Context(), page, fetched(b.Generation(), "old", "x")) {
-			f.Fatal("the entry is not shared")
-		}
+		stopIf(f, !b.Put(f.Context(), page, fetched(b.Generation(), "old", "x")), "the entry is not shared")
 		a.Purge(f.Context(), "x")
-		if body, purged := a.holds(nil); body != "old" || !purged {
-			f.Errorf("got %q (purged: %t), want the purged entry", body, purged)
-		}
+		body, purged := a.holds(nil)
+		failIf(f, body != "old" || !purged, "got %q (purged: %t), want the purged entry", body, purged)
 	})
 }
 
@@ -139,15 +129,11 @@ func TestUnreadablePositionsAreRemoved(t *testing.T) {
 		client := f.client()
 		a := f.open("")
 		for i := range 100 {
-			if err := client.HSet(f.Context(), replicas, fmt.Sprint(i), []string{"", "\xffrubbish", "0 00000000000000000000"}[i%3]).Err(); err != nil {
-				f.Fatal(err)
-			}
+			noError(f, client.HSet(f.Context(), replicas, fmt.Sprint(i), []string{"", "\xffrubbish", "0 00000000000000000000"}[i%3]).Err())
 		}
 		a.Purge(f.Context(), "x")
 		f.eventually("only one replica is left", func() bool { return client.HLen(f.Context(), replicas).Val() == 1 })
-		if err := client.Set(f.Context(), replicas, "of another type", 0).Err(); err != nil {
-			f.Fatal(err)
-		}
+		noError(f, client.Set(f.Context(), replicas, "of another type", 0).Err())
 		a.Purge(f.Context(), "x")
 		f.eventually("the position is written again", func() bool { return client.HLen(f.Context(), replicas).Val() == 1 })
 	})
@@ -208,15 +194,11 @@ func TestPurgesOfOtherTagsLeaveEntriesOfAllReplicasFresh(t *testing.T) {
 			a.Purge(f.Context(), tags...)
 		}
 		for name, r := range map[string]*replica{"purging": a, "other": b} {
-			if r.stale() {
-				f.Errorf("the entry of the %s replica is stale", name)
-			}
+			failIf(f, r.stale(), "the entry of the %s replica is stale", name)
 		}
 		a.Purge(f.Context(), "repo:o/r")
 		for name, r := range map[string]*replica{"purging": a, "other": b} {
-			if !r.stale() {
-				f.Errorf("the entry of the %s replica is fresh after a purge of its tag", name)
-			}
+			failIf(f, !r.stale(), "the entry of the %s replica is fresh after a purge of its tag", name)
 		}
 	})
 }
@@ -227,12 +209,8 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 		client := f.client()
 		late, memory := f.store("")
 		f.open("")
-		if err := late.check(f.Context(), memory); err != nil {
-			f.Fatal(err)
-		}
-		if err := late.follow(f.Context(), memory); err != nil {
-			f.Fatal(err)
-		}
+		noError(f, late.check(f.Context(), memory))
+		noError(f, late.follow(f.Context(), memory))
 		memory.Put(page, fetched(memory.Generation(), "old", "x"))
 		tag := "x"
 		for range streamLength/20 + 50 {
@@ -243,16 +221,11 @@ func TestReplicaThatReadsTooLateTreatsOlderEntriesAsStale(t *testing.T) {
 				}
 				return nil
 			})
-			if err != nil {
-				f.Fatal(err)
-			}
+			noError(f, err)
 		}
-		if err := late.follow(f.Context(), memory); err != nil {
-			f.Fatal(err)
-		}
-		if _, purged := memory.Lookup(page, nil); !purged {
-			f.Error("the entry is fresh although its purge was dropped from the stream")
-		}
+		noError(f, late.follow(f.Context(), memory))
+		_, purged := memory.Lookup(page, nil)
+		failIf(f, !purged, "the entry is fresh although its purge was dropped from the stream")
 	})
 }
 
