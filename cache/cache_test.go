@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 var now = time.Unix(1_000_000, 0)
@@ -34,9 +36,7 @@ func TestKeysDifferIfTheirPartsDiffer(t *testing.T) {
 		{{"a|b"}, {"a", "b"}},
 		{{"a", "b"}, {"b", "a"}},
 	} {
-		if NewKey(c[0]...) == NewKey(c[1]...) {
-			t.Errorf("%q and %q have the same key", c[0], c[1])
-		}
+		failIf(t, NewKey(c[0]...) == NewKey(c[1]...), "%q and %q have the same key", c[0], c[1])
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		part := rapid.SliceOf(rapid.SampledFrom([]string{"", "a", "aa", "|", ":", "\x00", "\x00\x00\x00\x01"}))
@@ -63,9 +63,8 @@ func TestParseDirectives(t *testing.T) {
 		{"empty members", []string{",, ,no-store,"}, Directives{{"no-store", ""}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if diff := cmp.Diff(c.want, ParseDirectives(c.values)); diff != "" {
-				t.Error(diff)
-			}
+			diff := cmp.Diff(c.want, ParseDirectives(c.values))
+			failIf(t, diff != "", "%v", diff)
 		})
 	}
 }
@@ -77,16 +76,13 @@ func TestSecondsParsesDirective(t *testing.T) {
 		"99999999999999999999":   longestTime,
 		strings.Repeat("9", 100): longestTime,
 	} {
-		if got, ok := (Directives{{"max-age", argument}}).Seconds("max-age"); got != want || !ok {
-			t.Errorf("%q: got %v, %v", argument, got, ok)
-		}
+		got, ok := (Directives{{"max-age", argument}}).Seconds("max-age")
+		failIf(t, got != want || !ok, "%q: got %v, %v", argument, got, ok)
 	}
-	if got, _ := ParseDirectives([]string{"max-age=1, max-age=100"}).Seconds("max-age"); got != time.Second {
-		t.Errorf("repeated directive: got %v", got)
-	}
-	if _, ok := (Directives{}).Seconds("max-age"); ok {
-		t.Error("Has reports an absent directive")
-	}
+	got, _ := ParseDirectives([]string{"max-age=1, max-age=100"}).Seconds("max-age")
+	failIf(t, got != time.Second, "repeated directive: got %v", got)
+	_, ok := (Directives{}).Seconds("max-age")
+	failIf(t, ok, "Has reports an absent directive")
 }
 
 func FuzzParseDirectives(f *testing.F) {
@@ -95,14 +91,10 @@ func FuzzParseDirectives(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, d := range ParseDirectives([]string{s}) {
-			if d.Name == "" || d.Name != strings.TrimSpace(d.Name) || len(d.Argument) > len(s) {
-				t.Errorf("%q is parsed as %q", s, d)
-			}
+			failIf(t, d.Name == "" || d.Name != strings.TrimSpace(d.Name) || len(d.Argument) > len(s), "%q is parsed as %q", s, d)
 		}
 		// Malformed text does not hide an earlier directive.
-		if !ParseDirectives([]string{"no-store", s}).Has("no-store") {
-			t.Errorf("malformed text %q hides no-store", s)
-		}
+		failIf(t, !ParseDirectives([]string{"no-store", s}).Has("no-store"), "malformed text %q hides no-store", s)
 	})
 }
 
@@ -181,9 +173,7 @@ func TestStorableReportsLifetime(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			lifetime, ok := Storable(c.a, c.request, c.rule)
-			if lifetime != c.lifetime || ok != c.ok {
-				t.Errorf("got %v, %v; want %v, %v", lifetime, ok, c.lifetime, c.ok)
-			}
+			failIf(t, lifetime != c.lifetime || ok != c.ok, "got %v, %v; want %v, %v", lifetime, ok, c.lifetime, c.ok)
 		})
 	}
 }
@@ -206,18 +196,15 @@ func TestAgeIncludesDelays(t *testing.T) {
 		{"an overflowing Age (RFC 9111 1.2.2)", response(200, "Age: 99999999999999999999"), longestTime + 10*time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := NewEntry(c.a, nil, 0).Age(now.Add(10 * time.Second)); got != c.want {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
+			got := NewEntry(c.a, nil, 0).Age(now.Add(10 * time.Second))
+			failIf(t, got != c.want, "got %v, want %v", got, c.want)
 		})
 	}
 }
 
 func TestEntryIsFreshUntilItsLifetimeEnds(t *testing.T) {
 	e := NewEntry(response(200), nil, time.Minute)
-	if !e.Fresh(now.Add(time.Minute-1)) || e.Fresh(now.Add(time.Minute)) {
-		t.Error("the entry is fresh after its lifetime, or stale before")
-	}
+	failIf(t, !e.Fresh(now.Add(time.Minute-1)) || e.Fresh(now.Add(time.Minute)), "the entry is fresh after its lifetime, or stale before")
 }
 
 // A difference between the clocks of two replicas changes the age and lifetime of a shared entry by at
@@ -234,12 +221,9 @@ func TestReplicasWithDifferentClocksDisagreeByTheDifference(t *testing.T) {
 		{"a minute slow", -time.Minute, 0, 6 * time.Minute},
 		{"a minute fast", time.Minute, 90 * time.Second, 4 * time.Minute},
 	} {
-		if got := e.Age(now.Add(30*time.Second + c.offset)); got != c.age {
-			t.Errorf("%s: got age %v", c.name, got)
-		}
-		if !e.Fresh(now.Add(c.until+c.offset-1)) || e.Fresh(now.Add(c.until+c.offset)) {
-			t.Errorf("%s: fresh at the wrong time", c.name)
-		}
+		got := e.Age(now.Add(30*time.Second + c.offset))
+		failIf(t, got != c.age, "%s: got age %v", c.name, got)
+		failIf(t, !e.Fresh(now.Add(c.until+c.offset-1)) || e.Fresh(now.Add(c.until+c.offset)), "%s: fresh at the wrong time", c.name)
 	}
 }
 
@@ -265,9 +249,8 @@ func TestMatchesETag(t *testing.T) {
 		{`""`, ``, false},
 		{`w/"a"`, `"a"`, false},
 	} {
-		if got := MatchesETag([]string{c.list}, c.etag); got != c.want {
-			t.Errorf("%s against %s: got %v", c.list, c.etag, got)
-		}
+		got := MatchesETag([]string{c.list}, c.etag)
+		failIf(t, got != c.want, "%s against %s: got %v", c.list, c.etag, got)
 	}
 }
 
@@ -279,12 +262,8 @@ func FuzzMatchesETag(f *testing.F) {
 			return
 		}
 		quoted := `"` + tag + `"`
-		if !MatchesETag([]string{list, quoted}, quoted) {
-			t.Errorf("%q hides %s", list, quoted)
-		}
-		if MatchesETag([]string{list}, quoted) && strings.TrimSpace(list) != "*" && !strings.Contains(list, quoted) {
-			t.Errorf("%q matches %s", list, quoted)
-		}
+		failIf(t, !MatchesETag([]string{list, quoted}, quoted), "%q hides %s", list, quoted)
+		failIf(t, MatchesETag([]string{list}, quoted) && strings.TrimSpace(list) != "*" && !strings.Contains(list, quoted), "%q matches %s", list, quoted)
 	})
 }
 
@@ -306,18 +285,13 @@ func TestNotModifiedComparesValidators(t *testing.T) {
 		{"other case", header("If-Modified-Since: " + strings.ToLower(at(0))), true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := e.NotModified(c.request); got != c.want {
-				t.Errorf("got %v", got)
-			}
+			got := e.NotModified(c.request)
+			failIf(t, got != c.want, "got %v", got)
 		})
 	}
-	if NewEntry(response(404, `Etag: "a"`), nil, 0).NotModified(header(`If-None-Match: "a"`)) {
-		t.Error("a stored 404 matched a condition")
-	}
+	failIf(t, NewEntry(response(404, `Etag: "a"`), nil, 0).NotModified(header(`If-None-Match: "a"`)), "a stored 404 matched a condition")
 	undated := NewEntry(response(200, "Date: "+at(0)), nil, 0)
-	if !undated.NotModified(header("If-Modified-Since: "+at(time.Second))) || undated.NotModified(header("If-Modified-Since: "+at(0))) {
-		t.Error("Date does not replace a missing Last-Modified (RFC 9111 4.3.2)")
-	}
+	failIf(t, !undated.NotModified(header("If-Modified-Since: "+at(time.Second))) || undated.NotModified(header("If-Modified-Since: "+at(0))), "Date does not replace a missing Last-Modified (RFC 9111 4.3.2)")
 }
 
 // A response that was modified in the second of its Date may have changed again in this second (RFC 9110 section 8.8.2.2).
@@ -334,9 +308,7 @@ func TestWeakLastModifiedHidesNoChange(t *testing.T) {
 		{"invalid date", "yesterday", at(0), false},
 	} {
 		e := NewEntry(response(200, "Date: "+at(0), "Last-Modified: "+c.modified), nil, 0)
-		if got := e.NotModified(header("If-Modified-Since: " + c.since)); got != c.want {
-			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
-		}
+		testservers.Equal(t, c.name, e.NotModified(header("If-Modified-Since: "+c.since)), c.want)
 	}
 }
 
@@ -350,9 +322,7 @@ func TestDatesHaveOneOfThreeFormats(t *testing.T) {
 		"Mon, 08-Aug-2050 02:01:18 GMT": false, "Mon, 08 Aug 50 02:01:18 GMT": false, "0": false, "": false, "GMT": false,
 	} {
 		got, err := parseDate(value)
-		if (err == nil) != valid || valid && !got.Equal(want) {
-			t.Errorf("%q: got %v, %v", value, got, err)
-		}
+		failIf(t, (err == nil) != valid || valid && !got.Equal(want), "%q: got %v, %v", value, got, err)
 	}
 }
 
@@ -386,9 +356,7 @@ func TestPartContainsTheSelectedRange(t *testing.T) {
 			}
 			continue
 		}
-		if part == nil || string(part.Body) != c.body || part.Header.Get("Content-Range") != c.contentRange {
-			t.Errorf("%s of %s: got %+v", c.selected, c.stored, part)
-		}
+		failIf(t, part == nil || string(part.Body) != c.body || part.Header.Get("Content-Range") != c.contentRange, "%s of %s: got %+v", c.selected, c.stored, part)
 	}
 }
 
@@ -405,9 +373,8 @@ func TestVaryIgnoresSpacesAndTheOrderOfLanguages(t *testing.T) {
 		{"X-Foo", `"1,2"`, `"1, 2"`, false},
 	} {
 		fields, _ := VaryFields(http.Header{"Vary": {c.field}}, http.Header{c.field: {c.fetched}}, nil)
-		if got := (&Entry{Vary: fields}).Selects(http.Header{c.field: {c.value}}); got != c.want {
-			t.Errorf("%s: %q selects the response to %q: %v", c.field, c.value, c.fetched, got)
-		}
+		got := (&Entry{Vary: fields}).Selects(http.Header{c.field: {c.value}})
+		failIf(t, got != c.want, "%s: %q selects the response to %q: %v", c.field, c.value, c.fetched, got)
 	}
 }
 
@@ -417,28 +384,20 @@ func TestValidatedTakesTheFieldsOfThe304(t *testing.T) {
 	a.Requested, a.Answered = now.Add(time.Hour), now.Add(time.Hour)
 	renewed := e.Validated(a)
 	want := header(`Etag: "a"`, "Content-Type: text/html", "Content-Length: 4", "Link: <new>", "X-Old: 1", "Cache-Control: max-age=9")
-	if diff := cmp.Diff(want, renewed.Header); diff != "" {
-		t.Error(diff)
-	}
-	if string(renewed.Body) != "body" || renewed.Age(now.Add(time.Hour)) != 0 {
-		t.Errorf("validated entry: %+v", renewed)
-	}
-	if e.Header.Get("Link") != "<old>" {
-		t.Error("Validated changed the stored entry")
-	}
+	diff := cmp.Diff(want, renewed.Header)
+	failIf(t, diff != "", "%v", diff)
+	failIf(t, string(renewed.Body) != "body" || renewed.Age(now.Add(time.Hour)) != 0, "validated entry: %+v", renewed)
+	failIf(t, e.Header.Get("Link") != "<old>", "Validated changed the stored entry")
 }
 
 func TestVaryFieldsSelectEntries(t *testing.T) {
 	request := header("Accept-Language: de", "Authorization: Bearer a")
 	fields, ok := VaryFields(header("Vary: Accept-Language, authorization", "Vary: X-Absent"), request, []string{"Authorization"})
-	if diff := cmp.Diff([]Field{{"Accept-Language", "de", false}, {"X-Absent", "", true}}, fields); diff != "" || !ok {
-		t.Error(diff, ok)
-	}
+	diff := cmp.Diff([]Field{{"Accept-Language", "de", false}, {"X-Absent", "", true}}, fields)
+	failIf(t, diff != "" || !ok, "%v %v", diff, ok)
 	if _, ok := VaryFields(header("Vary: Accept, *"), request, nil); ok {
 		t.Error("VaryFields ignores * beside another name")
 	}
 	e := &Entry{Vary: fields}
-	if !e.Selects(request) || e.Selects(header("Accept-Language: fr")) || e.Selects(header("Accept-Language: de", "X-Absent: 1")) || e.Selects(header("Accept-Language: de", "X-Absent: ")) {
-		t.Error("the wrong requests select the entry")
-	}
+	failIf(t, !e.Selects(request) || e.Selects(header("Accept-Language: fr")) || e.Selects(header("Accept-Language: de", "X-Absent: 1")) || e.Selects(header("Accept-Language: de", "X-Absent: ")), "the wrong requests select the entry")
 }

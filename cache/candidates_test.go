@@ -26,12 +26,10 @@ func TestCandidatesAreBoundedAndNewestFirst(t *testing.T) {
 		m.addCandidate(NewKey("another", fmt.Sprint(i)), NewKey("x"))
 		m.candidateKeys(base)
 	}
-	if n := m.candidates.Len(); n > bound {
-		t.Errorf("%d lists, want at most %d", n, bound)
-	}
-	if got := m.candidateKeys(base); !slices.Equal(got, want) {
-		t.Error("a list in use was evicted")
-	}
+	n := m.candidates.Len()
+	failIf(t, n > bound, "%d lists, want at most %d", n, bound)
+	got := m.candidateKeys(base)
+	failIf(t, !slices.Equal(got, want), "a list in use was evicted")
 }
 
 func TestCandidatesSeparateOwnEntriesFromThoseOfOtherCallers(t *testing.T) {
@@ -42,9 +40,7 @@ func TestCandidatesSeparateOwnEntriesFromThoseOfOtherCallers(t *testing.T) {
 		s.Put(t.Context(), NewKey(caller), e, func(bool) {})
 	}
 	own, otherCallers := s.Candidates(t.Context(), NewKey("a"), base)
-	if len(own) != 1 || len(otherCallers) != 1 || string(otherCallers[0].Body) != "b" {
-		t.Errorf("%d own entries, %d of other callers", len(own), len(otherCallers))
-	}
+	failIf(t, len(own) != 1 || len(otherCallers) != 1 || string(otherCallers[0].Body) != "b", "%d own entries, %d of other callers", len(own), len(otherCallers))
 }
 
 // listingTier is a shared tier that lists candidate keys and records which keys are read.
@@ -64,7 +60,5 @@ func TestCandidatesReadFewKeysOfTheSharedTier(t *testing.T) {
 	all := []Key{NewKey("a"), NewKey("b"), NewKey("c"), NewKey("d")}
 	shared := &listingTier{listed: slices.Clone(all)}
 	newStore(shared).Candidates(t.Context(), all[0], NewKey("question"))
-	if !slices.Equal(shared.read, all[1:3]) || !slices.Equal(shared.listed, all) {
-		t.Errorf("listed %x, now %x; read %x", all, shared.listed, shared.read)
-	}
+	failIf(t, !slices.Equal(shared.read, all[1:3]) || !slices.Equal(shared.listed, all), "listed %x, now %x; read %x", all, shared.listed, shared.read)
 }

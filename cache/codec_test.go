@@ -15,9 +15,7 @@ import (
 func newCodec(t testing.TB, secret string) *Codec {
 	t.Helper()
 	c, err := NewCodec([]byte(secret))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return c
 }
 
@@ -25,9 +23,7 @@ func newCodec(t testing.TB, secret string) *Codec {
 func encoded(t testing.TB, c *Codec, e *Entry) []byte {
 	t.Helper()
 	value, err := c.Encode(NewKey("a"), e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return value
 }
 
@@ -49,20 +45,13 @@ func TestDecodeReturnsTheEncodedEntry(t *testing.T) {
 			c, key, e := newCodec(t, secret), NewKey("a"), sampleEntry(body)
 			value := encoded(t, c, e)
 			got, err := c.Decode(key, value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(e, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Entry{})); diff != "" {
-				t.Errorf("encoded (-), decoded (+):\n%s", diff)
-			}
-			if len(body) > 1<<10 && len(value) > len(body)/4 {
-				t.Errorf("got a value of %d bytes for a body of %d repeated bytes", len(value), len(body))
-			}
+			noError(t, err)
+			diff := cmp.Diff(e, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Entry{}))
+			failIf(t, diff != "", "encoded (-), decoded (+):\n%s", diff)
+			failIf(t, len(body) > 1<<10 && len(value) > len(body)/4, "got a value of %d bytes for a body of %d repeated bytes", len(value), len(body))
 			for _, other := range []string{"another secret of thirty-two char.", "", secret} {
 				_, err := newCodec(t, other).Decode(key, value)
-				if other == secret && err != nil || other != secret && !errors.Is(err, ErrValue) {
-					t.Errorf("encoded with secret %q, decoded with %q: %v", secret, other, err)
-				}
+				failIf(t, other == secret && err != nil || other != secret && !errors.Is(err, ErrValue), "encoded with secret %q, decoded with %q: %v", secret, other, err)
 			}
 			if _, err := c.Decode(NewKey("b"), value); !errors.Is(err, ErrValue) {
 				t.Errorf("decoded under another key: %v", err)
@@ -77,9 +66,7 @@ func TestDecodedEntryAgesWithTheMonotonicClock(t *testing.T) {
 		c, key, now := newCodec(t, ""), NewKey("a"), time.Now()
 		r := Response{Status: 200, Header: http.Header{}, Requested: now.Add(-ago), Answered: now.Add(-ago)}
 		e, err := c.Decode(key, encoded(t, c, NewEntry(r, nil, time.Hour)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if !strings.Contains(e.Answered.String(), " m=") || (e.Age(time.Now())-age).Abs() > time.Minute {
 			t.Errorf("stored %v ago: got %v and age %v, want a monotonic time and age %v", ago, e.Answered, e.Age(now), age)
 		}
@@ -96,13 +83,10 @@ func TestDecodeRejectsChangedAndTruncatedValues(t *testing.T) {
 				changed := slices.Clone(value)
 				changed[i] ^= 1 << bit
 				got, err := c.Decode(key, changed)
-				if err == nil && (secret != "" || !cmp.Equal(e, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Entry{}))) || err != nil && !errors.Is(err, ErrValue) {
-					t.Fatalf("byte %d of %d, bit %d: %v", i, len(value), bit, err)
-				}
+				stopIf(t, err == nil && (secret != "" || !cmp.Equal(e, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(Entry{}))) || err != nil && !errors.Is(err, ErrValue), "byte %d of %d, bit %d: %v", i, len(value), bit, err)
 			}
-			if _, err := c.Decode(key, value[:i]); !errors.Is(err, ErrValue) {
-				t.Fatalf("the first %d bytes: %v", i, err)
-			}
+			_, err := c.Decode(key, value[:i])
+			stopIf(t, !errors.Is(err, ErrValue), "the first %d bytes: %v", i, err)
 		}
 	}
 }
@@ -113,9 +97,8 @@ func TestEncodeRejectsFieldsThatAreNotUTF8(t *testing.T) {
 	inHeader.Header["Etag"] = []string{"\"caf\xe9\""}
 	inVary.Vary[0].Value = "\xff"
 	for _, e := range []*Entry{inHeader, inVary} {
-		if value, err := newCodec(t, "").Encode(NewKey("a"), e); err == nil {
-			t.Errorf("got value %q, want an error", value)
-		}
+		value, err := newCodec(t, "").Encode(NewKey("a"), e)
+		failIf(t, err == nil, "got value %q, want an error", value)
 	}
 }
 
@@ -129,9 +112,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value []byte) {
 		for _, c := range []*Codec{open, sealed} {
 			e, err := c.Decode(NewKey("a"), value)
-			if err != nil && !errors.Is(err, ErrValue) || err == nil && e == nil {
-				t.Errorf("got entry %v and error %v, want exactly one of them", e, err)
-			}
+			failIf(t, err != nil && !errors.Is(err, ErrValue) || err == nil && e == nil, "got entry %v and error %v, want exactly one of them", e, err)
 		}
 	})
 }
@@ -146,24 +127,18 @@ func FuzzVary(f *testing.F) {
 		request := http.Header{"Accept-Language": {value}}
 		fields, ok := VaryFields(http.Header{"Vary": {vary}}, request, []string{"Accept"})
 		if !ok {
-			if !strings.Contains(vary, "*") {
-				t.Errorf("%q is read as *", vary)
-			}
+			failIf(t, !strings.Contains(vary, "*"), "%q is read as *", vary)
 			return
 		}
 		e := &Entry{Vary: fields}
-		if !e.Selects(request) {
-			t.Errorf("%q: the fetching request does not select the entry", vary)
-		}
+		failIf(t, !e.Selects(request), "%q: the fetching request does not select the entry", vary)
 		named := slices.ContainsFunc(fields, func(f Field) bool { return f.Name == "Accept-Language" })
 		letters := func(s string) string { // the normal form changes only the case and the order
 			list := strings.Split(strings.NewReplacer(" ", "", "\t", "").Replace(strings.ToLower(s)), "")
 			slices.Sort(list)
 			return strings.Join(list, "")
 		}
-		if named && letters(value) != letters(other) && e.Selects(http.Header{"Accept-Language": {other}}) {
-			t.Errorf("%q: value %q selects the entry fetched with %q", vary, other, value)
-		}
+		failIf(t, named && letters(value) != letters(other) && e.Selects(http.Header{"Accept-Language": {other}}), "%q: value %q selects the entry fetched with %q", vary, other, value)
 	})
 }
 
@@ -183,8 +158,7 @@ func TestDecodeRejectsEntriesThatCannotBeStored(t *testing.T) {
 	} {
 		codec, key := newCodec(t, ""), NewKey("a")
 		value := encoded(t, codec, &Entry{Status: c.status, Header: http.Header{c.name: {c.value}}, Body: []byte(c.body)})
-		if _, err := codec.Decode(key, value); !errors.Is(err, c.want) {
-			t.Errorf("%d, %q, %q: %v, want %v", c.status, c.name, c.body, err, c.want)
-		}
+		_, err := codec.Decode(key, value)
+		failIf(t, !errors.Is(err, c.want), "%d, %q, %q: %v, want %v", c.status, c.name, c.body, err, c.want)
 	}
 }

@@ -26,12 +26,10 @@ func TestCodedBodyIsKeptWithinTheBoundOfTheMemory(t *testing.T) {
 	e, _ := m.Lookup(key, nil)
 	_, before := m.Size()
 	body := m.Coded(key, e, gzipCoding)
-	if decoded := contentcoding.Decode("gzip", body, 1<<20); !bytes.Equal(decoded, e.Body) {
-		t.Errorf("the coded body decodes to %d bytes, want %d", len(decoded), len(e.Body))
-	}
-	if _, after := m.Size(); after != before+uint64(len(body)) {
-		t.Errorf("size %d, want %d and %d bytes", after, before, len(body))
-	}
+	decoded := contentcoding.Decode("gzip", body, 1<<20)
+	failIf(t, !bytes.Equal(decoded, e.Body), "the coded body decodes to %d bytes, want %d", len(decoded), len(e.Body))
+	_, after := m.Size()
+	failIf(t, after != before+uint64(len(body)), "size %d, want %d and %d bytes", after, before, len(body))
 	kept, _ := m.Lookup(key, nil)
 	if again := m.Coded(key, kept, gzipCoding); &again[0] != &body[0] {
 		t.Error("the body was encoded again")
@@ -41,14 +39,12 @@ func TestCodedBodyIsKeptWithinTheBoundOfTheMemory(t *testing.T) {
 		t.Errorf("%d codings are kept, want 2", len(kept.Coded))
 	}
 	renewed := kept.Validated(response(304, "Date: Mon, 12 Jan 1970 13:46:40 GMT"))
-	if again := m.Coded(key, renewed, gzipCoding); &again[0] != &body[0] {
-		t.Error("the body was encoded again after a 304")
-	}
+	again := m.Coded(key, renewed, gzipCoding)
+	failIf(t, &again[0] != &body[0], "the body was encoded again after a 304")
 	m.Put(key, renewed)
 	m.Delete(key)
-	if keys, size := m.Size(); keys != 0 || size != 0 {
-		t.Errorf("%d keys and %d bytes remain", keys, size)
-	}
+	keys, size := m.Size()
+	failIf(t, keys != 0 || size != 0, "%d keys and %d bytes remain", keys, size)
 }
 
 // A coded body evicts other entries, but not its own.
@@ -60,9 +56,8 @@ func TestCodedBodyObservesTheBound(t *testing.T) {
 		m.Put(key, textEntry(strconv.Itoa(i)))
 		e, _ := m.Lookup(key, nil)
 		m.Coded(key, e, gzipCoding)
-		if _, size := m.Size(); size > bound {
-			t.Fatalf("%d bytes, want at most %d", size, bound)
-		}
+		_, size := m.Size()
+		stopIf(t, size > bound, "%d bytes, want at most %d", size, bound)
 		if e, _ := m.Lookup(key, nil); e == nil || e.Coded == nil {
 			t.Fatal("the entry was evicted by its own coded body")
 		}
@@ -72,9 +67,8 @@ func TestCodedBodyObservesTheBound(t *testing.T) {
 	m.Put(key, full)
 	stored, _ := m.Lookup(key, nil)
 	m.Coded(key, stored, gzipCoding)
-	if e, _ := m.Lookup(key, nil); e != stored {
-		t.Error("a coded body without space replaced its entry")
-	}
+	e, _ := m.Lookup(key, nil)
+	failIf(t, e != stored, "a coded body without space replaced its entry")
 }
 
 // An entry that was replaced while its body was encoded does not return.
@@ -86,12 +80,10 @@ func TestCodedBodyOfReplacedEntryIsNotKept(t *testing.T) {
 	first, _ = m.Lookup(key, nil)
 	m.Put(key, second)
 	second, _ = m.Lookup(key, nil)
-	if decoded := contentcoding.Decode("gzip", m.Coded(key, first, gzipCoding), 1<<20); !bytes.Equal(decoded, first.Body) {
-		t.Error("the coded body belongs to another entry")
-	}
-	if e, _ := m.Lookup(key, nil); e != second {
-		t.Error("the replaced entry is stored again")
-	}
+	decoded := contentcoding.Decode("gzip", m.Coded(key, first, gzipCoding), 1<<20)
+	failIf(t, !bytes.Equal(decoded, first.Body), "the coded body belongs to another entry")
+	e, _ := m.Lookup(key, nil)
+	failIf(t, e != second, "the replaced entry is stored again")
 }
 
 func TestConcurrentCallsGetTheirOwnCodedBody(t *testing.T) {
@@ -104,9 +96,8 @@ func TestConcurrentCallsGetTheirOwnCodedBody(t *testing.T) {
 			m.Put(key, own)
 			e, _ := m.Lookup(key, nil)
 			for _, e := range []*Entry{own, e} {
-				if decoded := contentcoding.Decode("gzip", m.Coded(key, e, gzipCoding), 1<<20); !bytes.Equal(decoded, e.Body) {
-					t.Error("the coded body belongs to another entry")
-				}
+				decoded := contentcoding.Decode("gzip", m.Coded(key, e, gzipCoding), 1<<20)
+				failIf(t, !bytes.Equal(decoded, e.Body), "the coded body belongs to another entry")
 			}
 		})
 	}
@@ -119,14 +110,10 @@ func TestPackedEntryStaysInMemory(t *testing.T) {
 	e := textEntry("text")
 	e.Packed, e.Unpacked, e.Body = append(make([]byte, 0, 4000), gzipCoding.Encode(e.Body)...), int64(len(e.Body)), nil
 	s.Put(t.Context(), key, e, func(shared bool) {
-		if shared {
-			t.Error("the entry is shared")
-		}
+		failIf(t, shared, "the entry is shared")
 	})
-	if _, size := s.Size(); size != weight([]*Entry{{Header: e.Header}})+uint64(cap(e.Packed)) {
-		t.Errorf("size %d with the capacity %d", size, cap(e.Packed))
-	}
-	if head := (&http.Response{ContentLength: 4000}); e.Differs(head) || e.SameBody(textEntry("text")) {
-		t.Error("the entry has another length, or the body of another entry")
-	}
+	_, size := s.Size()
+	failIf(t, size != weight([]*Entry{{Header: e.Header}})+uint64(cap(e.Packed)), "size %d with the capacity %d", size, cap(e.Packed))
+	head := (&http.Response{ContentLength: 4000})
+	failIf(t, e.Differs(head) || e.SameBody(textEntry("text")), "the entry has another length, or the body of another entry")
 }

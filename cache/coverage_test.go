@@ -2,11 +2,14 @@ package cache
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const (
@@ -47,9 +50,7 @@ func TestCoverageNeedsAllEvents(t *testing.T) {
 		if c.webhook != "" {
 			s.Deliver(t.Context(), Coverage{Webhook: c.webhook, Object: widgets, Events: []string{c.events}, Complete: c.complete, At: time.Now()}, 0)
 		}
-		if got := s.Covered([]string{c.object, acme}, strings.Fields(c.needed), s.Generation()); got != c.want {
-			t.Errorf("check %d of %s, %s: got %v, want %v", i, c.object, c.needed, got, c.want)
-		}
+		testservers.Equal(t, fmt.Sprintf("check %d of %s, %s", i, c.object, c.needed), s.Covered([]string{c.object, acme}, strings.Fields(c.needed), s.Generation()), c.want)
 	}
 }
 
@@ -59,12 +60,8 @@ func TestCoverageBeginsAtItsDelivery(t *testing.T) {
 	deliver(t, s, widgets, "issues")
 	since := s.Generation()
 	deliver(t, s, widgets, "issues")
-	if s.Covered([]string{widgets}, []string{"issues"}, before) {
-		t.Error("an entry from before the first delivery is covered")
-	}
-	if !s.Covered([]string{widgets}, []string{"issues"}, since) {
-		t.Error("the second delivery ends the coverage of an entry")
-	}
+	failIf(t, s.Covered([]string{widgets}, []string{"issues"}, before), "an entry from before the first delivery is covered")
+	failIf(t, !s.Covered([]string{widgets}, []string{"issues"}, since), "the second delivery ends the coverage of an entry")
 }
 
 func TestCoverageEndsADayAfterTheLastDelivery(t *testing.T) {
@@ -75,17 +72,11 @@ func TestCoverageEndsADayAfterTheLastDelivery(t *testing.T) {
 		time.Sleep(20 * time.Hour)
 		deliver(t, s, widgets, "push") // renews the webhook
 		time.Sleep(20 * time.Hour)
-		if !covered(s, "issues", "push") {
-			t.Error("coverage ended within a day after a delivery")
-		}
+		failIf(t, !covered(s, "issues", "push"), "coverage ended within a day after a delivery")
 		time.Sleep(5 * time.Hour)
-		if covered(s, "issues") {
-			t.Error("covered more than a day after the last delivery")
-		}
+		failIf(t, covered(s, "issues"), "covered more than a day after the last delivery")
 		deliver(t, s, widgets, "issues")
-		if covered(s, "push") || s.Covered([]string{widgets}, []string{"issues"}, since) {
-			t.Error("a delivery after a pause restores the earlier coverage")
-		}
+		failIf(t, covered(s, "push") || s.Covered([]string{widgets}, []string{"issues"}, since), "a delivery after a pause restores the earlier coverage")
 	})
 }
 
@@ -94,24 +85,15 @@ func TestLostEventEndsCoverageUntilTheNextDelivery(t *testing.T) {
 	deliver(t, s, acme, AllEvents)
 	before := s.Generation()
 	s.ReportLost(t.Context(), widgets)
-	if covered(s, "issues") || !s.Purged([]string{widgets}, before) {
-		t.Error("covered after a lost event, or not purged")
-	}
-	if !s.Covered([]string{"repo:acme/other", acme}, []string{"issues"}, before) {
-		t.Error("a lost event of one repository ends the coverage of another repository")
-	}
+	failIf(t, covered(s, "issues") || !s.Purged([]string{widgets}, before), "covered after a lost event, or not purged")
+	failIf(t, !s.Covered([]string{"repo:acme/other", acme}, []string{"issues"}, before), "a lost event of one repository ends the coverage of another repository")
 	s.Deliver(t.Context(), Coverage{Webhook: acme, Object: "repo:acme/other", Events: []string{"issues"}, At: time.Now()}, 0)
-	if covered(s, "issues") {
-		t.Error("a delivery for another repository restores the coverage")
-	}
+	failIf(t, covered(s, "issues"), "a delivery for another repository restores the coverage")
 	between := s.Generation()
 	deliver(t, s, acme, "issues")
-	if !covered(s, "issues") || s.Covered([]string{widgets, acme}, []string{"issues"}, between) {
-		t.Error("the next delivery does not restore the coverage for later fetches only")
-	}
-	if n := s.LostEvents(); n != 1 {
-		t.Errorf("%d lost events, want 1", n)
-	}
+	failIf(t, !covered(s, "issues") || s.Covered([]string{widgets, acme}, []string{"issues"}, between), "the next delivery does not restore the coverage for later fetches only")
+	n := s.LostEvents()
+	failIf(t, n != 1, "%d lost events, want 1", n)
 }
 
 func TestCoverageIsBounded(t *testing.T) {
@@ -119,16 +101,14 @@ func TestCoverageIsBounded(t *testing.T) {
 	for i := range maxEvents + 10 {
 		deliver(t, s, widgets, time.Duration(i).String())
 	}
-	if n := len(s.coverage.delivered(widgets)); n != maxEvents {
-		t.Errorf("%d events, want %d", n, maxEvents)
-	}
+	n := len(s.coverage.delivered(widgets))
+	failIf(t, n != maxEvents, "%d events, want %d", n, maxEvents)
 	for i := range maxWebhooks + 10 {
 		s.ReportLost(t.Context(), time.Duration(i).String())
 		deliver(t, s, time.Duration(i).String(), "issues")
 	}
-	if w, l := s.coverage.webhooks.Len(), s.coverage.resumed.Len(); w != maxWebhooks || l != maxWebhooks {
-		t.Errorf("%d webhooks and %d lost events, want %d", w, l, maxWebhooks)
-	}
+	w, l := s.coverage.webhooks.Len(), s.coverage.resumed.Len()
+	failIf(t, w != maxWebhooks || l != maxWebhooks, "%d webhooks and %d lost events, want %d", w, l, maxWebhooks)
 }
 
 // stream is a shared tier that records its purges.
@@ -151,18 +131,15 @@ func TestDeliveryRepeatsTheEventsOfItsWebhook(t *testing.T) {
 	s := newStore(shared)
 	deliver(t, s, widgets, "issues")
 	deliver(t, s, widgets, "label")
-	if got := shared.purges[1]; !slices.Equal(got.Coverage.Events, []string{"issues", "label"}) || got.Tags == nil {
-		t.Errorf("got %+v, %+v", got, got.Coverage)
-	}
+	got := shared.purges[1]
+	failIf(t, !slices.Equal(got.Coverage.Events, []string{"issues", "label"}) || got.Tags == nil, "got %+v, %+v", got, got.Coverage)
 }
 
 func TestCoverageNeedsPurgesOfAllReplicas(t *testing.T) {
 	shared := &stream{following: true}
 	s := newStore(shared)
 	deliver(t, s, widgets, "issues")
-	if !covered(s, "issues") {
-		t.Error("not covered")
-	}
+	failIf(t, !covered(s, "issues"), "not covered")
 	if shared.following = false; covered(s, "issues") {
 		t.Error("covered by a replica that does not receive purges")
 	}

@@ -66,9 +66,8 @@ func TestDeletedEntryDoesNotReturn(t *testing.T) {
 				})
 				s.Delete(ctx, key)
 				for range 3 {
-					if e, _ := s.Lookup(ctx, key, nil); e != nil {
-						t.Error("the entry is stored after its deletion")
-					}
+					e, _ := s.Lookup(ctx, key, nil)
+					failIf(t, e != nil, "the entry is stored after its deletion")
 					time.Sleep(2 * time.Second)
 				}
 				stop()

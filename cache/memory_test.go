@@ -13,6 +13,10 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 func TestMain(m *testing.M) { testservers.Main(m) }
 
 // put stores an entry with this body under a key and returns the entry.
@@ -59,9 +63,8 @@ func TestMemoryKeepsVariantsApart(t *testing.T) {
 	put(m, key, "vieux", forLanguage("fr"))
 	put(m, key, "neu", forLanguage("de"))
 	for language, want := range map[string]string{"Accept-Language: de": "neu", "Accept-Language: fr": "vieux", "Accept: de": ""} {
-		if body, _ := m.find(key, language); body != want {
-			t.Errorf("%s: got %q, want %q", language, body, want)
-		}
+		body, _ := m.find(key, language)
+		failIf(t, body != want, "%s: got %q, want %q", language, body, want)
 	}
 }
 
@@ -71,9 +74,8 @@ func TestMemoryBoundsVariantsOfOneKey(t *testing.T) {
 	for i := range 10 * maxVariants {
 		put(m, key, "x", forLanguage(fmt.Sprint(i)))
 	}
-	if list := m.get(key); len(list) != maxVariants {
-		t.Errorf("%d variants", len(list))
-	}
+	list := m.get(key)
+	failIf(t, len(list) != maxVariants, "%d variants", len(list))
 }
 
 func TestMemoryStaysWithinItsBoundInABurstOfLargeEntries(t *testing.T) {
@@ -82,9 +84,8 @@ func TestMemoryStaysWithinItsBoundInABurstOfLargeEntries(t *testing.T) {
 	body := strings.Repeat("x", 1<<20)
 	for i := range 100 {
 		put(m, NewKey(fmt.Sprint(i)), body, nil)
-		if _, bytes := m.Size(); bytes > bound {
-			t.Fatalf("%d bytes after %d entries", bytes, i+1)
-		}
+		_, bytes := m.Size()
+		stopIf(t, bytes > bound, "%d bytes after %d entries", bytes, i+1)
 	}
 }
 
@@ -95,9 +96,8 @@ func TestMemoryCountsVaryValuesInTheSize(t *testing.T) {
 	for i := range 100 {
 		put(m, NewKey(fmt.Sprint(i)), "", forLanguage(value))
 	}
-	if keys, _ := m.Size(); keys > 1<<20/len(value) {
-		t.Errorf("%d entries with values of %d bytes fit into 1 MiB", keys, len(value))
-	}
+	keys, _ := m.Size()
+	failIf(t, keys > 1<<20/len(value), "%d entries with values of %d bytes fit into 1 MiB", keys, len(value))
 }
 
 func TestMemoryEvictsTheLeastRecentlyUsedKey(t *testing.T) {
@@ -109,9 +109,7 @@ func TestMemoryEvictsTheLeastRecentlyUsedKey(t *testing.T) {
 	m.Lookup(keys[0], nil)
 	put(m, keys[3], "", nil)
 	for i, want := range []bool{true, false, true, true} {
-		if m.has(keys[i]) != want {
-			t.Errorf("key %d: got stored %v, want %v", i, !want, want)
-		}
+		failIf(t, m.has(keys[i]) != want, "key %d: got stored %v, want %v", i, !want, want)
 	}
 }
 
@@ -124,9 +122,8 @@ func TestPutRemovesEntriesWhoseRetentionEnded(t *testing.T) {
 		put(m, NewKey("long-lived"), "", func(e *Entry) { e.Lifetime = 10 * time.Hour })
 		time.Sleep(time.Hour + retention + 2*time.Second)
 		put(m, NewKey("another"), "", nil)
-		if keys, _ := m.Size(); keys != 2 {
-			t.Errorf("%d keys are stored", keys)
-		}
+		keys, _ := m.Size()
+		failIf(t, keys != 2, "%d keys are stored", keys)
 	})
 }
 

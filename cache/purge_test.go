@@ -32,21 +32,14 @@ func TestPurgeMakesEntriesWithTheTagStale(t *testing.T) {
 	began := m.Generation()
 	late := func(e *Entry) { e.Tags = []string{"repo:acme/widgets"}; e.Since = began }
 	m.ApplyPurge(Purge{Tags: []string{"repo:acme/widgets"}}, 0)
-	if !purged(widgets) || purged(other) {
-		t.Error("the wrong entry was purged")
-	}
+	failIf(t, !purged(widgets) || purged(other), "the wrong entry was purged")
 	put(m, widgets, "2", late)
-	if !purged(widgets) {
-		t.Error("a fetch that began before the purge is fresh")
-	}
+	failIf(t, !purged(widgets), "a fetch that began before the purge is fresh")
 	put(m, widgets, "3", tagged("repo:acme/widgets"))
-	if purged(widgets) {
-		t.Error("a fetch that began after the purge is stale")
-	}
+	failIf(t, purged(widgets), "a fetch that began after the purge is stale")
 	put(m, widgets, "late", late)
-	if e, p := m.Lookup(widgets, nil); p || string(e.Body) != "3" {
-		t.Errorf("%q replaced an entry that was fetched after the purge", e.Body)
-	}
+	e, p := m.Lookup(widgets, nil)
+	failIf(t, p || string(e.Body) != "3", "%q replaced an entry that was fetched after the purge", e.Body)
 }
 
 // A response that is fetched while a change may still happen is stale, also later.
@@ -65,23 +58,15 @@ func TestResponsesFetchedDuringAnUnsettledChangeStayStale(t *testing.T) {
 		fetch(key, "changing")
 		fetch(other, "unchanged")
 		time.Sleep(time.Minute)
-		if !purged(key) || purged(other) {
-			t.Error("during the change: the wrong response is stale")
-		}
+		failIf(t, !purged(key) || purged(other), "during the change: the wrong response is stale")
 		fetch(key, "changing")
-		if purged(key) {
-			t.Error("after the change: the response is stale")
-		}
+		failIf(t, purged(key), "after the change: the response is stale")
 		s.PurgeUnsettled(t.Context(), 10*time.Second, CauseWrite, make([]string, maxUnsettled+1)...)
 		fetch(key, "any tag")
-		if !purged(key) {
-			t.Error("beyond the bound: the response is fresh")
-		}
+		failIf(t, !purged(key), "beyond the bound: the response is fresh")
 		time.Sleep(10 * time.Second)
 		fetch(key, "any tag")
-		if purged(key) {
-			t.Error("after the changes beyond the bound: the response is stale")
-		}
+		failIf(t, purged(key), "after the changes beyond the bound: the response is stale")
 	})
 }
 
@@ -97,12 +82,10 @@ func TestEndedChangesLeaveOtherResponsesFresh(t *testing.T) {
 			s.PurgeUnsettled(t.Context(), 10*time.Second, CauseWrite, tags...)
 			time.Sleep(time.Second)
 		}
-		if began := s.BeginFetch(func() []string { return []string{"unchanged"} }); began.Suspect != "" {
-			t.Error("a response without an unsettled change is stale")
-		}
-		if n := len(s.unsettled.changes); n > maxUnsettled {
-			t.Errorf("%d tags, want at most %d", n, maxUnsettled)
-		}
+		began := s.BeginFetch(func() []string { return []string{"unchanged"} })
+		failIf(t, began.Suspect != "", "a response without an unsettled change is stale")
+		n := len(s.unsettled.changes)
+		failIf(t, n > maxUnsettled, "%d tags, want at most %d", n, maxUnsettled)
 	})
 }
 
@@ -112,21 +95,18 @@ func TestPurgeHardRemovesEntriesWithTheTag(t *testing.T) {
 	put(m, NewKey("a"), "one", forLanguage("de", "x"))
 	put(m, NewKey("a"), "two", forLanguage("fr", "y"))
 	put(m, NewKey("b"), "three", forLanguage("de", "x"))
-	if counted, removed := m.Count("x"), m.ApplyPurge(Purge{Tags: []string{"x"}, Hard: true}, 0); counted != 2 || removed != 2 {
-		t.Errorf("%d entries have the tag, and %d were removed; want 2", counted, removed)
-	}
+	counted, removed := m.Count("x"), m.ApplyPurge(Purge{Tags: []string{"x"}, Hard: true}, 0)
+	failIf(t, counted != 2 || removed != 2, "%d entries have the tag, and %d were removed; want 2", counted, removed)
 	for _, key := range []Key{NewKey("a"), NewKey("b")} {
-		if body, _ := m.find(key, "Accept-Language: de"); body != "" {
-			t.Errorf("%q was not removed", body)
-		}
+		body, _ := m.find(key, "Accept-Language: de")
+		failIf(t, body != "", "%q was not removed", body)
 	}
 	if body, purged := m.find(NewKey("a"), "Accept-Language: fr"); body != "two" || purged {
 		t.Error("a variant without the tag was purged")
 	}
 	put(m, NewKey("b"), "late", func(e *Entry) { e.Tags, e.Since = []string{"x"}, before })
-	if _, purged := m.find(NewKey("b")); !purged {
-		t.Error("a fetch that began before the purge is fresh")
-	}
+	_, purged := m.find(NewKey("b"))
+	failIf(t, !purged, "a fetch that began before the purge is fresh")
 }
 
 func TestPurgesOfOtherTagsLeaveAnEntryFresh(t *testing.T) {
@@ -140,19 +120,13 @@ func TestPurgesOfOtherTagsLeaveAnEntryFresh(t *testing.T) {
 	if _, purged := m.Lookup(NewKey("a"), nil); purged {
 		t.Error("the entry is stale after purges of other tags")
 	}
-	if grown := int64(heap()) - int64(before); grown > 40<<20 {
-		t.Errorf("the heap grew by %d bytes", grown)
-	}
-	if !m.Purged([]string{"url:/repos/acme/other/issues/0"}, fetchBegan) {
-		t.Error("a fetch that began before a forgotten purge of its tag is fresh")
-	}
-	if m.Purged([]string{"never"}, m.Generation()) {
-		t.Error("a fetch that began after the purges is stale")
-	}
+	grown := int64(heap()) - int64(before)
+	failIf(t, grown > 40<<20, "the heap grew by %d bytes", grown)
+	failIf(t, !m.Purged([]string{"url:/repos/acme/other/issues/0"}, fetchBegan), "a fetch that began before a forgotten purge of its tag is fresh")
+	failIf(t, m.Purged([]string{"never"}, m.Generation()), "a fetch that began after the purges is stale")
 	m.ApplyPurge(Purge{Tags: []string{"repo:acme/widgets"}}, 0)
-	if _, purged := m.Lookup(NewKey("a"), nil); !purged {
-		t.Error("the entry is fresh after a purge of its tag")
-	}
+	_, purged := m.Lookup(NewKey("a"), nil)
+	failIf(t, !purged, "the entry is fresh after a purge of its tag")
 }
 
 func TestPurgesAreForgottenAfterADay(t *testing.T) {
@@ -165,12 +139,9 @@ func TestPurgesAreForgottenAfterADay(t *testing.T) {
 		for day := range 3 {
 			time.Sleep(purgedFor + time.Second)
 			m.ApplyPurge(Purge{Tags: []string{"x"}}, 0)
-			if got, want := len(m.record.recent.last)+len(m.record.older.last), []int{101, 2, 2}[day]; got != want {
-				t.Errorf("%d purges are recorded, want %d", got, want)
-			}
-			if !m.Purged([]string{"first 7"}, since) {
-				t.Error("a fetch that began before the purge is fresh")
-			}
+			got, want := len(m.record.recent.last)+len(m.record.older.last), []int{101, 2, 2}[day]
+			failIf(t, got != want, "%d purges are recorded, want %d", got, want)
+			failIf(t, !m.Purged([]string{"first 7"}, since), "a fetch that began before the purge is fresh")
 		}
 	})
 }
@@ -183,9 +154,8 @@ func TestPurgeUntilMakesEntriesWithoutAnyTagStale(t *testing.T) {
 	if _, purged := m.Lookup(NewKey("a"), nil); !purged {
 		t.Error("an older entry is fresh")
 	}
-	if _, purged := m.Lookup(NewKey("b"), nil); purged {
-		t.Error("a newer entry is stale")
-	}
+	_, purged := m.Lookup(NewKey("b"), nil)
+	failIf(t, purged, "a newer entry is stale")
 }
 
 // TestPurgedEntriesAreNeverFresh compares a small memory with a list of all purges. Entries are evicted, replaced and
