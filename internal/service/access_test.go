@@ -19,9 +19,7 @@ func (t *tester) refusalStatus(credential string, op *policy.Operation) int {
 	if problem := t.s.parseRequest(req); problem != nil {
 		return problem.status
 	}
-	if req.op.documented == nil || req.op.documented.ID != op.ID {
-		t.Fatalf("%s is %s, not %s", path, req.op.ID, op.ID)
-	}
+	stopIf(t, req.op.documented == nil || req.op.documented.ID != op.ID, "%s is %s, not %s", path, req.op.ID, op.ID)
 	hasTarget, _ := t.s.resolve(req)
 	if problem := t.s.authorize(req, hasTarget); problem != nil {
 		return problem.status
@@ -69,9 +67,7 @@ func TestOperationsRefuseCallersWithoutAccess(t *testing.T) {
 				for _, credential := range callers {
 					got = append(got, itoa(t.refusalStatus(credential, op)))
 				}
-				if strings.Join(got, " ") != line.statuses {
-					t.Errorf("%s: statuses for %v:\ngot  %s\nwant %s", id, callers, strings.Join(got, " "), line.statuses)
-				}
+				failIf(t, strings.Join(got, " ") != line.statuses, "%s: statuses for %v:\ngot  %s\nwant %s", id, callers, strings.Join(got, " "), line.statuses)
 			}
 		}
 	})
@@ -85,9 +81,8 @@ func TestEveryRoleAndWritePermissionHasARule(t *testing.T) {
 		if needed == "" && strings.HasSuffix(op.Permission, ": write") {
 			needed = op.Permission
 		}
-		if _, known := userRequirements[needed]; needed != "" && !known {
-			t.Errorf("%s: rights has no entry for %q", op.ID, needed)
-		}
+		_, known := userRequirements[needed]
+		failIf(t, needed != "" && !known, "%s: rights has no entry for %q", op.ID, needed)
 	}
 }
 

@@ -18,6 +18,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+
 // documentedRecords are the records of objects in the response to the last successful call of an operation, by the path
 // of the object.
 var documentedRecords = map[string]map[string]string{
@@ -106,9 +109,7 @@ func (t *callTest) send(call testservers.Call, names *strings.Replacer) *httptes
 	t.Helper()
 	for {
 		r, err := call.Request("http://api.test", names)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		w := httptest.NewRecorder()
 		if t.service.ServeHTTP(w, r); w.Code != http.StatusAccepted {
 			return w
@@ -129,9 +130,7 @@ func (t *callTest) with(call testservers.Call, name, value string) *httptest.Res
 func TestEveryCallIsAnsweredAsDocumented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dialect, err := policy.LoadDialect("service")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		limits := policy.DefaultLimits()
 		limits.Primary.Unauthenticated = 1000
 		c := &callTest{T: t, service: testservers.Must(service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect}))}
@@ -147,9 +146,7 @@ func TestEveryCallIsAnsweredAsDocumented(t *testing.T) {
 					last = i
 				}
 			}
-			if last < 0 || op.Section != "" && strings.Contains(op.Path, "{") && last == len(calls)-1 {
-				t.Errorf("%s has no successful or no refused call in %v", op.ID, calls)
-			}
+			failIf(t, last < 0 || op.Section != "" && strings.Contains(op.Path, "{") && last == len(calls)-1, "%s has no successful or no refused call in %v", op.ID, calls)
 			for i, call := range calls {
 				w := c.send(call, c.names)
 				at := fmt.Sprintf("%s: call %d as %q", op.ID, i, call.As)
@@ -158,9 +155,8 @@ func TestEveryCallIsAnsweredAsDocumented(t *testing.T) {
 					continue
 				}
 				for path, record := range documentedRecords[op.ID] {
-					if differences := testservers.SchemaDifferences(record, objectAt(w.Body.Bytes(), path)); differences != "" {
-						t.Errorf("%s, at %q:\n%s", at, path, differences)
-					}
+					differences := testservers.SchemaDifferences(record, objectAt(w.Body.Bytes(), path))
+					failIf(t, differences != "", "%s, at %q:\n%s", at, path, differences)
 				}
 				if op.Known() && op.Safe() {
 					c.checkRead(op, call, w)
@@ -174,19 +170,12 @@ func TestEveryCallIsAnsweredAsDocumented(t *testing.T) {
 // checkResponse checks the status, the header, and the field that the body of a refusal names.
 func (t *callTest) checkResponse(at string, op *policy.Operation, call testservers.Call, w *httptest.ResponseRecorder) {
 	t.Helper()
-	if w.Code != call.Status {
-		t.Errorf("%s: %d %.300s, want %d", at, w.Code, w.Body, call.Status)
-	}
+	failIf(t, w.Code != call.Status, "%s: %d %.300s, want %d", at, w.Code, w.Body, call.Status)
 	documented := slices.Concat(op.Success, op.Errors, []int{400, 401, 403, 404, 422})
-	if len(op.Success) > 0 && call.Method == op.Method && !slices.Contains(documented, w.Code) {
-		t.Errorf("%s: status %d is not documented: %v", at, w.Code, documented)
-	}
-	if kind := w.Header().Get("Content-Type"); (kind == "") != (w.Body.Len() == 0) && call.Method != http.MethodHead {
-		t.Errorf("%s: Content-Type %q of a body of %d bytes", at, kind, w.Body.Len())
-	}
-	if w.Code != 401 && w.Code != 400 && w.Header().Get("X-Ratelimit-Limit") == "" {
-		t.Errorf("%s: no x-ratelimit-limit", at)
-	}
+	failIf(t, len(op.Success) > 0 && call.Method == op.Method && !slices.Contains(documented, w.Code), "%s: status %d is not documented: %v", at, w.Code, documented)
+	kind := w.Header().Get("Content-Type")
+	failIf(t, (kind == "") != (w.Body.Len() == 0) && call.Method != http.MethodHead, "%s: Content-Type %q of a body of %d bytes", at, kind, w.Body.Len())
+	failIf(t, w.Code != 401 && w.Code != 400 && w.Header().Get("X-Ratelimit-Limit") == "", "%s: no x-ratelimit-limit", at)
 	if w.Code < 400 {
 		return
 	}
@@ -194,12 +183,9 @@ func (t *callTest) checkResponse(at string, op *policy.Operation, call testserve
 		Message string
 		Errors  []struct{ Field string }
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &problem); err != nil || problem.Message == "" {
-		t.Errorf("%s: %s: no message (%v)", at, w.Body, err)
-	}
-	if call.Field != "" && (len(problem.Errors) == 0 || problem.Errors[0].Field != call.Field) {
-		t.Errorf("%s: %s does not name %s", at, w.Body, call.Field)
-	}
+	err := json.Unmarshal(w.Body.Bytes(), &problem)
+	failIf(t, err != nil || problem.Message == "", "%s: %s: no message (%v)", at, w.Body, err)
+	failIf(t, call.Field != "" && (len(problem.Errors) == 0 || problem.Errors[0].Field != call.Field), "%s: %s does not name %s", at, w.Body, call.Field)
 }
 
 // objectAt returns the object at a path of names and indices in a JSON text, or nil.
@@ -243,16 +229,13 @@ func (t *callTest) checkRead(op *policy.Operation, call testservers.Call, want *
 		t.Errorf("%s: status %d for another version", op.ID, got.Code)
 	}
 	etag := want.Header().Get("Etag")
-	if (etag == "") == (want.Code == http.StatusOK) {
-		t.Errorf("%s: %d has ETag %q", op.ID, want.Code, etag)
-	}
+	failIf(t, (etag == "") == (want.Code == http.StatusOK), "%s: %d has ETag %q", op.ID, want.Code, etag)
 	if etag != "" && op.ID != "rate-limit/get" { // its ETag changes with each request
 		if got := t.with(call, "If-None-Match", `"another", `+etag); got.Code != http.StatusNotModified || got.Body.Len() > 0 {
 			t.Errorf("%s: status %d for If-None-Match with its ETag: %q", op.ID, got.Code, got.Body)
 		}
-		if modified := want.Header().Get("Last-Modified"); modified != "" && t.with(call, "If-Modified-Since", modified).Code != http.StatusNotModified {
-			t.Errorf("%s: If-Modified-Since with its Last-Modified gets no 304", op.ID)
-		}
+		modified := want.Header().Get("Last-Modified")
+		failIf(t, modified != "" && t.with(call, "If-Modified-Since", modified).Code != http.StatusNotModified, "%s: If-Modified-Since with its Last-Modified gets no 304", op.ID)
 	}
 	if op.Paged() {
 		t.checkPages(op, call, len(t.items(want)))
@@ -266,9 +249,7 @@ func (t *callTest) checkPages(op *policy.Operation, call testservers.Call, all i
 		paged := call
 		path, query, _ := strings.Cut(call.Target, "?")
 		values, err := url.ParseQuery(query)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		values.Del("page")
 		values.Del("per_page")
 		paged.Target = path + "?" + strings.TrimPrefix(values.Encode()+"&"+parameter, "&")
@@ -292,18 +273,16 @@ func (t *callTest) checkPages(op *policy.Operation, call testservers.Call, all i
 	if got := len(t.items(second)); got != 1 || !strings.Contains(second.Header().Get("Link"), `rel="prev"`) || second.Body.String() == first.Body.String() {
 		t.Errorf("%s: %s has %d items and Link %q", op.ID, next, got, second.Header().Get("Link"))
 	}
-	if got := len(t.items(page("per_page=101"))); got > 100 {
-		t.Errorf("%s: %d items on a page", op.ID, got)
-	}
+	got := len(t.items(page("per_page=101")))
+	failIf(t, got > 100, "%s: %d items on a page", op.ID, got)
 }
 
 // items returns the items of a list, or of the only list in an object.
 func (t *callTest) items(w *httptest.ResponseRecorder) []any {
 	t.Helper()
 	var v any
-	if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil {
-		t.Errorf("%.200s: %v", w.Body, err)
-	}
+	err := json.Unmarshal(w.Body.Bytes(), &v)
+	failIf(t, err != nil, "%.200s: %v", w.Body, err)
 	if object, ok := v.(map[string]any); ok {
 		for _, member := range object {
 			if list, ok := member.([]any); ok {

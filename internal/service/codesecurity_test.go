@@ -106,9 +106,7 @@ func TestGetConfigurations(t *testing.T) {
 func TestOrganizationsSeeTheirOwnAndGlobalConfigurationsOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		seen := t.s.world.configurationsOf(&account{login: "other"})
-		if len(seen) != 1 || seen[0].id != 1 {
-			t.Errorf("another organization sees %v, want the global configuration", seen)
-		}
+		failIf(t, len(seen) != 1 || seen[0].id != 1, "another organization sees %v, want the global configuration", seen)
 	})
 }
 
@@ -126,20 +124,14 @@ func TestCursorPagesCanBeWalkedInBothDirections(t *testing.T) {
 			{"3 4", "prev", ""}, {"1 2", "", "prev"}, {"1 2", "next", ""}, {"3 4", "", ""},
 		} {
 			link := t.call("owner", "GET "+target, 200, "each id: "+c.ids).Header().Get("Link")
-			if c.absent != "" && strings.Contains(link, c.absent) {
-				t.Errorf("Link %s leads beyond the end", link)
-			}
+			failIf(t, c.absent != "" && strings.Contains(link, c.absent), "Link %s leads beyond the end", link)
 			if c.follow == "" {
 				continue
 			}
 			m := regexp.MustCompile(`<http://api\.test(/organizations/4/code-security/configurations\?([^>]*))>; rel="` + c.follow + `"`).FindStringSubmatch(link)
-			if m == nil {
-				t.Fatalf("page %d has no link to %s: %s", i+1, c.follow, link)
-			}
+			stopIf(t, m == nil, "page %d has no link to %s: %s", i+1, c.follow, link)
 			query, _ := url.ParseQuery(m[2])
-			if query.Get("target_type") != "all" || query.Get("per_page") != "2" || query.Has("after") == query.Has("before") {
-				t.Fatalf("page %d leads to %q", i+1, m[1])
-			}
+			stopIf(t, query.Get("target_type") != "all" || query.Get("per_page") != "2" || query.Has("after") == query.Has("before"), "page %d leads to %q", i+1, m[1])
 			target = m[1]
 		}
 	})
@@ -209,9 +201,7 @@ func TestDetachedRepositoriesKeepTheirSettings(t *testing.T) {
 					attached++
 				}
 			}
-			if attached != c.left {
-				t.Errorf("%s: %d are attached, want %d", c.body, attached, c.left)
-			}
+			failIf(t, attached != c.left, "%s: %d are attached, want %d", c.body, attached, c.left)
 		}
 		t.call("owner", "GET /user/subscriptions", 200, "="+before)
 	})

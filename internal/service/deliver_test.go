@@ -53,9 +53,7 @@ func TestDeliveriesAreListedWithTheirOutcome(t *testing.T) {
 					answer["deliveries"].([]any)[0].(string), 1, "release", "published", "http://receiver.test/hook?a=b", "2000-01-01T00:00:00Z",
 					c.state, c.status, quirk.Duration(c.duration), c.wantError,
 				}
-				if len(got) != 1 || got[0] != want {
-					t.Errorf("got %+v, want %+v", got, want)
-				}
+				failIf(t, len(got) != 1 || got[0] != want, "got %+v, want %+v", got, want)
 			})
 		})
 	}
@@ -110,9 +108,8 @@ func TestSlowReceiverDelaysDeliveriesOnly(t *testing.T) {
 		synctest.Wait()
 		began = time.Now()
 		t.s.Close()
-		if got := t.listDeliveries()[0]; time.Since(began) > 0 || got.State != "failed" || got.Error != "context canceled" {
-			t.Errorf("closed after %v: got %+v", time.Since(began), got)
-		}
+		got := t.listDeliveries()[0]
+		failIf(t, time.Since(began) > 0 || got.State != "failed" || got.Error != "context canceled", "closed after %v: got %+v", time.Since(began), got)
 	})
 }
 
@@ -125,9 +122,7 @@ func TestLastHundredDeliveriesAreListedNewestFirst(t *testing.T) {
 		}
 		synctest.Wait()
 		got := t.listDeliveries()
-		if len(got) != maxRecords || got[0].Delivery != all[len(all)-1] || got[maxRecords-1].Delivery != all[5] {
-			t.Errorf("got %d deliveries, from %s to %s", len(got), got[0].Delivery, got[len(got)-1].Delivery)
-		}
+		failIf(t, len(got) != maxRecords || got[0].Delivery != all[len(all)-1] || got[maxRecords-1].Delivery != all[5], "got %d deliveries, from %s to %s", len(got), got[0].Delivery, got[len(got)-1].Delivery)
 	})
 }
 
@@ -140,18 +135,15 @@ func TestLargePayloadsAreNotDelivered(t *testing.T) {
 		if got := box.take(); len(got) != 1 || !strings.Contains(string(got[0].body[len(got[0].body)-9000:]), "acme/secret") {
 			t.Errorf("got %d deliveries, want 1", len(got))
 		}
-		if got := t.listDeliveries()[1]; got.State != "failed" || !strings.HasSuffix(got.Error, "bytes; the maximum is 26214400") {
-			t.Errorf("got %+v, want a failed delivery", got)
-		}
+		got := t.listDeliveries()[1]
+		failIf(t, got.State != "failed" || !strings.HasSuffix(got.Error, "bytes; the maximum is 26214400"), "got %+v, want a failed delivery", got)
 	})
 	d := newDeliveryQueue(nil)
 	exact := &delivery{body: make([]byte, maxPayload)}
 	over := &delivery{body: make([]byte, maxPayload+1)}
 	d.enqueue(exact)
 	d.enqueue(over)
-	if exact.State != "waiting" || over.State != "failed" {
-		t.Errorf("got %+v and %+v, want waiting and failed", exact.deliveryRecord, over.deliveryRecord)
-	}
+	failIf(t, exact.State != "waiting" || over.State != "failed", "got %+v and %+v, want waiting and failed", exact.deliveryRecord, over.deliveryRecord)
 }
 
 // TestWaitingDeliveriesAreBounded checks the bounds on number and size. No goroutine
@@ -163,9 +155,7 @@ func TestWaitingDeliveriesAreBounded(t *testing.T) {
 		for i := range c.fit + 1 {
 			item := &delivery{body: body}
 			d.enqueue(item)
-			if (item.State == "waiting") != (i < c.fit) || i == c.fit && item.Error != "not delivered: the queue is full" {
-				t.Fatalf("delivery %d of %d bytes: got %+v", i+1, c.size, item.deliveryRecord)
-			}
+			stopIf(t, (item.State == "waiting") != (i < c.fit) || i == c.fit && item.Error != "not delivered: the queue is full", "delivery %d of %d bytes: got %+v", i+1, c.size, item.deliveryRecord)
 		}
 	}
 }
@@ -175,8 +165,6 @@ func TestSentDeliveriesReleaseTheirBytes(t *testing.T) {
 		t.startReceiver(webhookOn("acme"))
 		t.createEvent(pushWidgets, 202)
 		synctest.Wait()
-		if t.s.deliveries.queuedBytes != 0 || t.s.deliveries.recent[0].body != nil {
-			t.Errorf("%d bytes are still counted as queued", t.s.deliveries.queuedBytes)
-		}
+		failIf(t, t.s.deliveries.queuedBytes != 0 || t.s.deliveries.recent[0].body != nil, "%d bytes are still counted as queued", t.s.deliveries.queuedBytes)
 	})
 }

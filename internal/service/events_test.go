@@ -77,9 +77,7 @@ func TestEventsAreDeliveredToTheirWebhooks(t *testing.T) {
 			t.s.world.repositoryNamed("acme/widgets").private = true // so that the event can make the repository public
 			t.createEvent(eventRequestBody(event, "acme/widgets"), 202)
 			got := box.take()
-			if len(got) != len(strings.Fields(documented.available)) {
-				t.Fatalf("%s: got %d deliveries", event, len(got))
-			}
+			stopIf(t, len(got) != len(strings.Fields(documented.available)), "%s: got %d deliveries", event, len(got))
 			for i, letter := range strings.Fields(documented.available) {
 				d := got[i]
 				if kind := d.header.Get("X-Service-Hook-Installation-Target-Type"); d.header.Get("X-Service-Event") != event || kind != targetTypes[letter] {
@@ -97,9 +95,7 @@ func (t *tester) wantPayload(text []byte, documented, letter string) {
 	t.Helper()
 	want := slices.DeleteFunc(strings.Fields(documented), func(m string) bool { return m == "enterprise" || m == "installation" && letter != "A" })
 	t.wantRecord(text, "", strings.Join(want, " "))
-	if strings.Contains(string(text), `"node_id":"_`) {
-		t.Errorf("a node ID has no prefix: %s", text)
-	}
+	failIf(t, strings.Contains(string(text), `"node_id":"_`), "a node ID has no prefix: %s", text)
 	for member, record := range map[string]string{
 		"repository": testservers.RepositorySchema, "sender": testservers.UserSchema, "organization": testservers.OrganizationSchema,
 		"installation": "id:int node_id:string", "pusher": "name:string email:string",
@@ -121,9 +117,7 @@ func TestEventsWithoutRepositoryReachTheOrganizationOnly(t *testing.T) {
 			}
 			t.createEvent(eventRequestBody(event, ""), 202)
 			got := box.take()
-			if len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-Type") != "organization" {
-				t.Fatalf("%s: got %d deliveries, want 1 to the organization", event, len(got))
-			}
+			stopIf(t, len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-Type") != "organization", "%s: got %d deliveries, want 1 to the organization", event, len(got))
 			t.wantPayload(got[0].body, strings.ReplaceAll(documented.required+" "+documented.optional, " repository", ""), "O")
 		}
 	})
@@ -142,9 +136,8 @@ func TestSomeActionsReachAppsOnly(t *testing.T) {
 			{"release", "anything", 3},
 		} {
 			t.createEvent(fmt.Sprintf(`{"event": %q, "action": %q, "repository": "acme/widgets"}`, c.event, c.action), 202)
-			if got := box.take(); len(got) != c.deliveries {
-				t.Errorf("%s %s: got %d deliveries, want %d", c.event, c.action, len(got), c.deliveries)
-			}
+			got := box.take()
+			failIf(t, len(got) != c.deliveries, "%s %s: got %d deliveries, want %d", c.event, c.action, len(got), c.deliveries)
 		}
 	})
 }
@@ -167,9 +160,8 @@ func TestWebhooksReceiveSubscribedEventsOfTheirTargetOnly(t *testing.T) {
 			`{"event": "repository_advisory", "action": "published", "repository": "acme/secret"}`: 1,
 		} {
 			t.createEvent(body, 202)
-			if got := box.take(); len(got) != want {
-				t.Errorf("%s: got %d deliveries, want %d", body, len(got), want)
-			}
+			got := box.take()
+			failIf(t, len(got) != want, "%s: got %d deliveries, want %d", body, len(got), want)
 		}
 	})
 }
@@ -191,9 +183,8 @@ func TestEventsOfManyRefsAreWithheld(t *testing.T) {
 			{`"event": "push", "ref": "refs/heads/a", "at_once": 5001`, 0},
 		} {
 			answer := t.createEvent(`{"repository": "acme/widgets", `+c.body+`}`, 202)
-			if got := box.take(); len(got) != c.deliveries || (answer["withheld"] == nil) != (c.deliveries == 1) || len(answer["deliveries"].([]any)) != c.deliveries {
-				t.Errorf("%s: got %d deliveries and response %v", c.body, len(got), answer)
-			}
+			got := box.take()
+			failIf(t, len(got) != c.deliveries || (answer["withheld"] == nil) != (c.deliveries == 1) || len(answer["deliveries"].([]any)) != c.deliveries, "%s: got %d deliveries and response %v", c.body, len(got), answer)
 		}
 	})
 }
@@ -204,9 +195,8 @@ func TestPublicEventMakesTheRepositoryPublic(t *testing.T) {
 		t.call("outsider", "GET /repos/acme/secret/subscribers", 404, "")
 		t.createEvent(`{"event": "public", "repository": "acme/secret"}`, 202)
 		t.call("outsider", "GET /repos/acme/secret/subscribers", 200, "")
-		if r := box.takePayload(t)["repository"].(jsonObject); r["private"] != false || r["visibility"] != "public" {
-			t.Errorf("got repository %v, want it public", r)
-		}
+		r := box.takePayload(t)["repository"].(jsonObject)
+		failIf(t, r["private"] != false || r["visibility"] != "public", "got repository %v, want it public", r)
 		t.wantRefused(`{"event": "public", "repository": "acme/secret"}`, "repository: acme/secret is already public")
 	})
 }
@@ -246,9 +236,8 @@ func TestCreateEventRefusesInvalidBodies(t *testing.T) {
 		} {
 			t.wantRefused(c.body, c.wantMessage)
 		}
-		if got := box.take(); len(got) > 0 || t.s.lastEvent > 0 {
-			t.Errorf("got %d deliveries of %d events, want none", len(got), t.s.lastEvent)
-		}
+		got := box.take()
+		failIf(t, len(got) > 0 || t.s.lastEvent > 0, "got %d deliveries of %d events, want none", len(got), t.s.lastEvent)
 	})
 }
 
@@ -261,9 +250,8 @@ func TestEventsOfAnotherOrganizationAreSeparate(t *testing.T) {
 		box := t.startReceiver(webhookOn("acme"), webhookOn("other"))
 		t.wantRefused(`{"event": "push", "repository": "acme/widgets", "organization": "other"}`, `organization: "other" does not own acme/widgets`)
 		t.createEvent(`{"event": "custom_property", "action": "created", "organization": "other"}`, 202)
-		if got := box.take(); len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != itoa(other.id) {
-			t.Errorf("got %d deliveries, want 1 to other", len(got))
-		}
+		got := box.take()
+		failIf(t, len(got) != 1 || got[0].header.Get("X-Service-Hook-Installation-Target-ID") != itoa(other.id), "got %d deliveries, want 1 to other", len(got))
 	})
 }
 
@@ -275,12 +263,8 @@ func TestPullRequestNumbersGrow(t *testing.T) {
 		first := box.takePayload(t)
 		t.createEvent(body, 202)
 		second := box.takePayload(t)
-		if first["number"].(float64) <= 24 || second["number"].(float64) <= first["number"].(float64) || first["number"] != first["pull_request"].(jsonObject)["number"] {
-			t.Errorf("got number %v, then %v", first["number"], second["number"])
-		}
-		if first["assignee"].(jsonObject)["login"] != "acme-member" || first["sender"].(jsonObject)["login"] != "acme-member" {
-			t.Errorf("got assignee %v, want acme-member", first["assignee"])
-		}
+		failIf(t, first["number"].(float64) <= 24 || second["number"].(float64) <= first["number"].(float64) || first["number"] != first["pull_request"].(jsonObject)["number"], "got number %v, then %v", first["number"], second["number"])
+		failIf(t, first["assignee"].(jsonObject)["login"] != "acme-member" || first["sender"].(jsonObject)["login"] != "acme-member", "got assignee %v, want acme-member", first["assignee"])
 	})
 }
 
@@ -290,13 +274,11 @@ func TestWebhooksOfOneKindShareAPayload(t *testing.T) {
 		allocations := func(hooks int) float64 {
 			t.setWebhooks(slices.Repeat([]Webhook{webhookOn("acme")}, hooks)...)
 			return testing.AllocsPerRun(10, func() {
-				if e, err := t.s.applyEvent(r, eventBody{Event: "release", Action: "published", Repository: "acme/widgets", AtOnce: 1}); err != nil || len(e.subscribers) != hooks || len(e.payloads) != 1 {
-					t.Fatalf("got %d subscribers, error %v", len(e.subscribers), err)
-				}
+				e, err := t.s.applyEvent(r, eventBody{Event: "release", Action: "published", Repository: "acme/widgets", AtOnce: 1})
+				stopIf(t, err != nil || len(e.subscribers) != hooks || len(e.payloads) != 1, "got %d subscribers, error %v", len(e.subscribers), err)
 			})
 		}
-		if one, many := allocations(1), allocations(64); many > 1.5*one {
-			t.Errorf("got %v allocations for one webhook and %v for 64", one, many)
-		}
+		one, many := allocations(1), allocations(64)
+		failIf(t, many > 1.5*one, "got %v allocations for one webhook and %v for 64", one, many)
 	})
 }

@@ -76,9 +76,7 @@ func TestFeedsHaveTheSameContentInJSONAndAtom(t *testing.T) {
 			got, want := readAtom(t, atom.Body.Bytes()), decode[feedPage](t, plain)
 			got.XMLName = want.XMLName
 			t.wantEqual(target, want, got)
-			if strings.Contains(plain.Body.String(), "token") || len(got.Entries) == 0 {
-				t.Errorf("%s: a feed without entries or with a token: %s", target, plain.Body)
-			}
+			failIf(t, strings.Contains(plain.Body.String(), "token") || len(got.Entries) == 0, "%s: a feed without entries or with a token: %s", target, plain.Body)
 			t.call("\nAccept: */*", "GET "+target, 200, "="+plain.Body.String())
 		}
 	})
@@ -94,17 +92,14 @@ func readAtom(t *tester, text []byte) feedPage {
 	}
 	ids := map[string]bool{}
 	check := func(id, title, updated string, link pageLink) {
-		if _, err := time.Parse(time.RFC3339, updated); err != nil || !strings.HasPrefix(id, "tag:") || ids[id] || title == "" || !strings.HasPrefix(link.Href, "http://api.test/") {
-			t.Errorf("invalid feed or entry: id %q, title %q, updated %q, link %v", id, title, updated, link)
-		}
+		_, err := time.Parse(time.RFC3339, updated)
+		failIf(t, err != nil || !strings.HasPrefix(id, "tag:") || ids[id] || title == "" || !strings.HasPrefix(link.Href, "http://api.test/"), "invalid feed or entry: id %q, title %q, updated %q, link %v", id, title, updated, link)
 		ids[id] = true
 	}
 	check(page.ID, page.Title, page.Updated, page.Link)
 	for i, e := range page.Entries {
 		check(e.ID, e.Title, e.Updated, e.Link)
-		if e.Author.Name == "" || e.Updated > page.Updated || i > 0 && e.Updated > page.Entries[i-1].Updated {
-			t.Errorf("got entry %v in a feed updated at %s", e, page.Updated)
-		}
+		failIf(t, e.Author.Name == "" || e.Updated > page.Updated || i > 0 && e.Updated > page.Entries[i-1].Updated, "got entry %v in a feed updated at %s", e, page.Updated)
 	}
 	return page
 }
@@ -179,9 +174,8 @@ func TestActionsAppearInTheirFeedsOnly(t *testing.T) {
 			}
 			t.wantEqual(target, want, got)
 			public := !strings.Contains(target, "token")
-			if text := string(encode(page)); public && strings.Contains(text, "secret") || len(page.Entries) > feedSize {
-				t.Errorf("%s: a public feed names acme/secret, or a feed is too long: %s", target, text)
-			}
+			text := string(encode(page))
+			failIf(t, public && strings.Contains(text, "secret") || len(page.Entries) > feedSize, "%s: a public feed names acme/secret, or a feed is too long: %s", target, text)
 		}
 		t.call("", "GET /feeds/users/outsider", 200, `{"entries":[],"updated":"1970-01-01T00:00:00Z"}`)
 	})
@@ -201,9 +195,7 @@ func TestFeedEntriesDescribeTheirEvents(t *testing.T) {
 			Updated: timestamp(last.at), Author: pageAuthor{last.author.name},
 			Link: pageLink{"alternate", "text/html", "http://api.test/acme/monolith/commit/" + last.sha},
 		}
-		if !slices.Contains(timeline.Entries, want) || len(timeline.Entries) != feedSize {
-			t.Errorf("entry %v is missing in %v", want, timeline.Entries)
-		}
+		failIf(t, !slices.Contains(timeline.Entries, want) || len(timeline.Entries) != feedSize, "entry %v is missing in %v", want, timeline.Entries)
 		oldest := timeline.Entries[feedSize-1].Updated
 		for _, c := range r.history()[len(r.history())-10:] {
 			if timestamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha) {

@@ -72,9 +72,7 @@ func TestTagVerificationReportsTheSignature(t *testing.T) {
 		v := decode[struct {
 			Verification struct{ Signature, Payload string }
 		}](t, w).Verification
-		if !strings.HasPrefix(v.Signature, signatureBegin) || !strings.HasPrefix(v.Payload, "object "+valid.target) {
-			t.Errorf("got verification %v", v)
-		}
+		failIf(t, !strings.HasPrefix(v.Signature, signatureBegin) || !strings.HasPrefix(v.Payload, "object "+valid.target), "got verification %v", v)
 		for message, want := range map[string]string{
 			"m": `"reason":"unsigned","signature":null`,
 			`m\n` + signatureBegin + `\nx\n` + signatureEnd: `"reason":"unknown_key","signature":"*"`,

@@ -96,9 +96,7 @@ func TestGraphQLEstimatesOfManyQueries(t *testing.T) {
 					seen[query] = true
 					t.s.meter.reset()
 					answer, _ := t.askGraphQL("owner", query, nil)
-					if answer.Data.RateLimit.Cost == 0 || len(answer.Errors) > 0 {
-						t.Fatalf("%s, %d and %d: got %+v", name, outer, inner, answer)
-					}
+					stopIf(t, answer.Data.RateLimit.Cost == 0 || len(answer.Errors) > 0, "%s, %d and %d: got %+v", name, outer, inner, answer)
 					ratios = append(ratios, checkEstimate(t, query, answer.Data.RateLimit.Cost))
 				}
 			}
@@ -106,7 +104,5 @@ func TestGraphQLEstimatesOfManyQueries(t *testing.T) {
 	})
 	slices.Sort(ratios)
 	t.Logf("%d queries: the estimate is %.2f times the cost at the median, at most %.2f", len(ratios), ratios[len(ratios)/2], ratios[len(ratios)-1])
-	if len(ratios) < 200 || ratios[len(ratios)/2] > 1.5 {
-		t.Errorf("got %d queries and a median of %.2f times the cost, want 200 and at most 1.5", len(ratios), ratios[len(ratios)/2])
-	}
+	failIf(t, len(ratios) < 200 || ratios[len(ratios)/2] > 1.5, "got %d queries and a median of %.2f times the cost, want 200 and at most 1.5", len(ratios), ratios[len(ratios)/2])
 }

@@ -84,9 +84,8 @@ func TestGraphQLMutationsRefuseCallers(t *testing.T) {
 			{"owner", `mutation { updatePullRequest(input: {pullRequestId: "PR_1001000030", state: OPEN}) { pullRequest { id } } }`, "UNPROCESSABLE"}, // merged
 		} {
 			w := t.call(c.as, graphQLRequest(c.mutation), 200, c.want)
-			if refused := strings.ToUpper(c.want) == c.want; strings.Contains(w.Body.String(), "errors") != refused {
-				t.Errorf("%s: %s: got %s", c.as, c.mutation, w.Body)
-			}
+			refused := strings.ToUpper(c.want) == c.want
+			failIf(t, strings.Contains(w.Body.String(), "errors") != refused, "%s: %s: got %s", c.as, c.mutation, w.Body)
 		}
 		t.call("owner", `POST /orgs/acme/migrations {"repositories":["acme/widgets"],"lock_repositories":true}`, 201, "")
 		t.call("owner", graphQLRequest(create), 200, lockedForMigration)

@@ -73,13 +73,9 @@ func TestGraphQLFieldsHaveValues(t *testing.T) {
 			t.s.meter.reset()
 			answer := decode[jsonObject](t, t.do("owner", graphQLRequest(query)))
 			found := findType(answer["data"], name)
-			if found == nil {
-				t.Errorf("%s: no object: %s: %v", name, query, answer)
-			}
+			failIf(t, found == nil, "%s: no object: %s: %v", name, query, answer)
 			for _, f := range d.Fields {
-				if f.Type.NonNull && found != nil && found[f.Name] == nil {
-					t.Errorf("%s.%s is null", name, f.Name)
-				}
+				failIf(t, f.Type.NonNull && found != nil && found[f.Name] == nil, "%s.%s is null", name, f.Name)
 			}
 		}
 	})

@@ -71,12 +71,8 @@ func TestPointsOfGraphQLCalls(t *testing.T) {
 			{`{"query":"{` + strings.Repeat(" viewer { login }", 20_000) + `}"}`, 1, 5},
 		} {
 			service, gateway := pointsOf(t, c.body)
-			if service.points != c.service || service.content != (c.service == 5) {
-				t.Errorf("%.100s: the service counts %d points, content %v, want %d", c.body, service.points, service.content, c.service)
-			}
-			if gateway.Points != c.gateway || gateway.CreatesContent != (c.gateway == 5) {
-				t.Errorf("%.100s: the gateway counts %d points, content %v, want %d", c.body, gateway.Points, gateway.CreatesContent, c.gateway)
-			}
+			failIf(t, service.points != c.service || service.content != (c.service == 5), "%.100s: the service counts %d points, content %v, want %d", c.body, service.points, service.content, c.service)
+			failIf(t, gateway.Points != c.gateway || gateway.CreatesContent != (c.gateway == 5), "%.100s: the gateway counts %d points, content %v, want %d", c.body, gateway.Points, gateway.CreatesContent, c.gateway)
 		}
 	})
 }

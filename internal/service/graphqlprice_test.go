@@ -99,12 +99,10 @@ func TestGraphQLPrices(t *testing.T) {
 		for _, c := range cases {
 			t.s.meter.reset()
 			answer, header := t.askGraphQL("owner", c.query, map[string]any{"n": 50})
-			if got := answer.Data.RateLimit; got.Cost != c.cost || got.NodeCount != c.nodes || len(answer.Errors) > 0 {
-				t.Errorf("%s: got cost %d and %d nodes, want %d and %d; errors %+v", c.name, got.Cost, got.NodeCount, c.cost, c.nodes, answer.Errors)
-			}
-			if used := header.Get("X-Ratelimit-Used"); used != fmt.Sprint(c.cost) {
-				t.Errorf("%s: got %s used points, want %d", c.name, used, c.cost)
-			}
+			got := answer.Data.RateLimit
+			failIf(t, got.Cost != c.cost || got.NodeCount != c.nodes || len(answer.Errors) > 0, "%s: got cost %d and %d nodes, want %d and %d; errors %+v", c.name, got.Cost, got.NodeCount, c.cost, c.nodes, answer.Errors)
+			used := header.Get("X-Ratelimit-Used")
+			failIf(t, used != fmt.Sprint(c.cost), "%s: got %s used points, want %d", c.name, used, c.cost)
 			ratios = append(ratios, checkEstimate(t, c.query, c.cost))
 		}
 	})
@@ -119,9 +117,7 @@ func checkEstimate(t *tester, query string, cost int) float64 {
 	t.Helper()
 	body := graphQLBody(query, map[string]any{"n": 50})
 	call, err := policy.ParseGraphQL(body)
-	if err != nil || call.Cost < cost {
-		t.Errorf("estimated cost %d, error %v, want at least %d: %s", call.Cost, err, cost, query)
-	}
+	failIf(t, err != nil || call.Cost < cost, "estimated cost %d, error %v, want at least %d: %s", call.Cost, err, cost, query)
 	return float64(call.Cost) / float64(cost)
 }
 
@@ -160,14 +156,12 @@ func TestLearnedEstimatesAreWithinFivePercent(t *testing.T) {
 				if parsed.ReportsCost {
 					outcome.Cost, _, _ = policy.ReadGraphQLCost(w.Body.Bytes())
 				}
-				if _, err := limiter.Settle(t.Context(), *permit, outcome); err != nil {
-					t.Fatal(err)
-				}
+				_, err := limiter.Settle(t.Context(), *permit, outcome)
+				stopIf(t, err != nil, "%v", err)
 				cost := rate.Used - used
 				used = rate.Used
-				if estimate := permit.Cost; estimate < cost || round >= 5 && float64(estimate) > 1.05*float64(cost) {
-					t.Errorf("round %d: estimated %d, at first %d, and charged %d: n %d, %.90s", round, estimate, parsed.Cost, cost, c.n, c.query)
-				}
+				estimate := permit.Cost
+				failIf(t, estimate < cost || round >= 5 && float64(estimate) > 1.05*float64(cost), "round %d: estimated %d, at first %d, and charged %d: n %d, %.90s", round, estimate, parsed.Cost, cost, c.n, c.query)
 			}
 		}
 	})
@@ -187,9 +181,8 @@ func TestGraphQLRefusesCallsAboveALimit(t *testing.T) {
 			{"both", `issues(first: 1, last: 1) { nodes { id } }`, "INVALID", "repository issues", "not supported"},
 		} {
 			answer, header := t.askGraphQL("owner", inRepository(c.fields), nil)
-			if e := answer.Errors; len(e) != 1 || e[0].Type != c.kind || strings.Join(e[0].Path, " ") != c.path || !strings.Contains(e[0].Message, c.message) || answer.Data.Repository != nil {
-				t.Errorf("%s: got %+v", c.name, answer)
-			}
+			e := answer.Errors
+			failIf(t, len(e) != 1 || e[0].Type != c.kind || strings.Join(e[0].Path, " ") != c.path || !strings.Contains(e[0].Message, c.message) || answer.Data.Repository != nil, "%s: got %+v", c.name, answer)
 			if used := header.Get("X-Ratelimit-Used"); used != fmt.Sprint(i+1) { // a refused call costs 1
 				t.Errorf("%s: got %s used points", c.name, used)
 			}
@@ -205,9 +198,7 @@ func TestGraphQLBoundsTheWorkOfPricing(t *testing.T) {
 			query += fmt.Sprintf(" fragment F%d on Repository { a: parent { ...F%d } b: parent { ...F%d } }", i, i+1, i+1)
 		}
 		answer, _ := t.askGraphQL("owner", query+" fragment F40 on Repository { id }", nil)
-		if len(answer.Errors) != 1 || !strings.Contains(answer.Errors[0].Message, "more than 50000 fields") {
-			t.Errorf("got %+v", answer)
-		}
+		failIf(t, len(answer.Errors) != 1 || !strings.Contains(answer.Errors[0].Message, "more than 50000 fields"), "got %+v", answer)
 	})
 }
 
@@ -223,15 +214,13 @@ func TestGraphQLCostIsChargedToItsWindow(t *testing.T) {
 		for i := range 5 {
 			answer, header := t.askGraphQL("owner", heavy, nil)
 			used := 51 * (i + 1)
-			if got := answer.Data.RateLimit; got.Limit != limit || got.Used != used || got.Remaining != limit-used || header.Get("X-Ratelimit-Remaining") != fmt.Sprint(limit-used) {
-				t.Fatalf("call %d: got %+v and %v", i, got, header)
-			}
+			got := answer.Data.RateLimit
+			stopIf(t, got.Limit != limit || got.Used != used || got.Remaining != limit-used || header.Get("X-Ratelimit-Remaining") != fmt.Sprint(limit-used), "call %d: got %+v and %v", i, got, header)
 		}
 		t.wantViolations("", 0)
 		answer, header := t.askGraphQL("owner", heavy, nil) // 2 points remain
-		if e := answer.Errors; len(e) != 1 || e[0].Type != "RATE_LIMITED" || e[0].Message != "API rate limit exceeded for user acme-owner." || header.Get("X-Ratelimit-Remaining") != "0" {
-			t.Errorf("got %+v and %v, want a primary limit error", answer, header)
-		}
+		e := answer.Errors
+		failIf(t, len(e) != 1 || e[0].Type != "RATE_LIMITED" || e[0].Message != "API rate limit exceeded for user acme-owner." || header.Get("X-Ratelimit-Remaining") != "0", "got %+v and %v, want a primary limit error", answer, header)
 		t.wantViolations("primary:graphql", 1)
 		time.Sleep(time.Hour)
 		if _, header := t.askGraphQL("owner", heavy, nil); header.Get("X-Ratelimit-Used") != "51" {
@@ -244,8 +233,7 @@ func TestGraphQLDryRunCostsOnePoint(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		answer, header := t.askGraphQL("owner", `{ repository(owner: "acme", name: "monolith") { pullRequests(first: 100) { nodes { repository { issues(first: 50) { nodes { labels(first: 30) { nodes { id } } } } } } } }
 			rateLimit(dryRun: true) { cost used nodeCount } }`, nil)
-		if got := answer.Data.RateLimit; got.Cost != 51 || got.NodeCount != 155_100 || got.Used != 1 || header.Get("X-Ratelimit-Used") != "1" || answer.Data.Repository != nil {
-			t.Errorf("got %+v and %v", answer, header)
-		}
+		got := answer.Data.RateLimit
+		failIf(t, got.Cost != 51 || got.NodeCount != 155_100 || got.Used != 1 || header.Get("X-Ratelimit-Used") != "1" || answer.Data.Repository != nil, "got %+v and %v", answer, header)
 	})
 }

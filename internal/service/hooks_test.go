@@ -55,9 +55,7 @@ func (t *tester) startReceiverWith(answer http.HandlerFunc, webhooks ...Webhook)
 	box := &inbox{}
 	l := testservers.ServePipe(t, "receiver.test:80", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			t.Error(err)
-		}
+		failIf(t, err != nil, "%v", err)
 		box.mu.Lock()
 		box.got = append(box.got, receivedDelivery{r.Method, r.RequestURI, r.ContentLength, r.Header, body})
 		box.mu.Unlock()
@@ -81,9 +79,7 @@ func (b *inbox) take() []receivedDelivery {
 func (b *inbox) takePayload(t *tester) jsonObject {
 	t.Helper()
 	got := b.take()
-	if len(got) != 1 {
-		t.Fatalf("got %d deliveries, want 1", len(got))
-	}
+	stopIf(t, len(got) != 1, "got %d deliveries, want 1", len(got))
 	return decode[jsonObject](t, &httptest.ResponseRecorder{Body: bytes.NewBuffer(got[0].body)})
 }
 
@@ -101,9 +97,8 @@ func (t *tester) createEvent(body string, status int) jsonObject {
 // wantRefused posts an invalid event and checks the start or the end of the error message.
 func (t *tester) wantRefused(body, wantMessage string) {
 	t.Helper()
-	if got := t.createEvent(body, 400); !strings.HasPrefix(got["message"].(string), wantMessage) && !strings.HasSuffix(got["message"].(string), wantMessage) {
-		t.Errorf("%s: got %q, want %q", body, got["message"], wantMessage)
-	}
+	got := t.createEvent(body, 400)
+	failIf(t, !strings.HasPrefix(got["message"].(string), wantMessage) && !strings.HasSuffix(got["message"].(string), wantMessage), "%s: got %q, want %q", body, got["message"], wantMessage)
 }
 
 // hmacHex returns the hexadecimal HMAC of a body. It implements RFC 2104 itself, so that it shares no code with the
@@ -131,22 +126,17 @@ func TestDeliveriesHaveTheDocumentedHeaders(t *testing.T) {
 		for i, d := range box.take() {
 			kind, id := []string{"repository", "organization", "integration"}[i], []string{"1001", "4", "9001"}[i]
 			delivery := d.header.Get("X-Service-Delivery")
-			if seen[delivery] || !guids.MatchString(delivery) || answer["deliveries"].([]any)[i] != delivery {
-				t.Errorf("got delivery %q, the response lists %v", delivery, answer)
-			}
+			failIf(t, seen[delivery] || !guids.MatchString(delivery) || answer["deliveries"].([]any)[i] != delivery, "got delivery %q, the response lists %v", delivery, answer)
 			seen[delivery] = true
 			for name, want := range map[string]string{
 				"X-Service-Hook-ID": fmt.Sprint(i + 1), "X-Service-Event": "push", "User-Agent": "Service-Hookshot/1",
 				"X-Service-Hook-Installation-Target-Type": kind, "X-Service-Hook-Installation-Target-ID": id, "Content-Type": "application/json",
 				"X-Hub-Signature": "sha1=" + hmacHex(sha1.New, hookSecret, d.body), "X-Hub-Signature-256": "sha256=" + hmacHex(sha256.New, hookSecret, d.body),
 			} {
-				if got := d.header.Values(name); len(got) != 1 || got[0] != want {
-					t.Errorf("%s: got %q, want %q", name, got, want)
-				}
+				got := d.header.Values(name)
+				failIf(t, len(got) != 1 || got[0] != want, "%s: got %q, want %q", name, got, want)
 			}
-			if d.method != http.MethodPost || d.target != "/hook?a=b" || d.length != int64(len(d.body)) {
-				t.Errorf("got %s %s with %d of %d bytes", d.method, d.target, len(d.body), d.length)
-			}
+			failIf(t, d.method != http.MethodPost || d.target != "/hook?a=b" || d.length != int64(len(d.body)), "got %s %s with %d of %d bytes", d.method, d.target, len(d.body), d.length)
 		}
 	})
 }
@@ -167,16 +157,12 @@ func TestWebhooksChooseSignatureAndContentType(t *testing.T) {
 		box := t.startReceiver(webhookOn("acme"), unsigned, form)
 		t.createEvent(pushWidgets, 202)
 		got := box.take()
-		if len(got) != 3 || len(got[1].header["X-Hub-Signature"])+len(got[1].header["X-Hub-Signature-256"]) > 0 {
-			t.Fatalf("got deliveries %v, want an unsigned one", got)
-		}
+		stopIf(t, len(got) != 3 || len(got[1].header["X-Hub-Signature"])+len(got[1].header["X-Hub-Signature-256"]) > 0, "got deliveries %v, want an unsigned one", got)
 		h, body := got[2].header, got[2].body
 		t.wantEqual("signature", "sha256="+hmacHex(sha256.New, hookSecret, body), h.Get("X-Hub-Signature-256"))
 		t.wantEqual("content type", "application/x-www-form-urlencoded", h.Get("Content-Type"))
 		values, err := url.ParseQuery(string(body))
-		if err != nil || len(values) != 1 || values.Get("payload") != string(got[0].body) {
-			t.Errorf("got error %v and body %s", err, body)
-		}
+		failIf(t, err != nil || len(values) != 1 || values.Get("payload") != string(got[0].body), "got error %v and body %s", err, body)
 	})
 }
 
@@ -188,13 +174,9 @@ func TestDialectNamesTheHeadersOfDeliveries(t *testing.T) {
 		h := box.take()[0].header
 		for _, name := range strings.Fields(`X-GitHub-Hook-ID X-GitHub-Event X-GitHub-Delivery X-GitHub-Hook-Installation-Target-Type
 			X-GitHub-Hook-Installation-Target-ID X-Hub-Signature-256`) {
-			if h.Get(name) == "" {
-				t.Errorf("the header %s is missing", name)
-			}
+			failIf(t, h.Get(name) == "", "the header %s is missing", name)
 		}
-		if !strings.HasPrefix(h.Get("User-Agent"), "GitHub-Hookshot/") {
-			t.Errorf("got User-Agent %s", h.Get("User-Agent"))
-		}
+		failIf(t, !strings.HasPrefix(h.Get("User-Agent"), "GitHub-Hookshot/"), "got User-Agent %s", h.Get("User-Agent"))
 	})
 }
 
@@ -240,12 +222,9 @@ func TestSetWebhooksRefusesInvalidLists(t *testing.T) {
 			{strings.Replace(with(`["push"]`, `["push", "projects_v2"]`), `acme/widgets`, `app`, 1), `webhooks[1].events[1]: projects_v2 is not available to webhooks of kind app; available to organization`},
 		} {
 			w := t.call("", "PUT /_service/webhooks "+c.body, 400, "")
-			if got := decode[problemBody](t, w).Message; !strings.Contains(got, c.wantMessage) {
-				t.Errorf("%s: got %q, want %q", c.body, got, c.wantMessage)
-			}
+			got := decode[problemBody](t, w).Message
+			failIf(t, !strings.Contains(got, c.wantMessage), "%s: got %q, want %q", c.body, got, c.wantMessage)
 		}
-		if len(t.s.hooks) > 0 {
-			t.Error("a refused webhook was stored")
-		}
+		failIf(t, len(t.s.hooks) > 0, "a refused webhook was stored")
 	})
 }

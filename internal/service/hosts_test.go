@@ -14,6 +14,10 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 func TestHostsAreChosenByName(t *testing.T) {
 	s := newTester(t, Config{})
 	const readme = "/acme/widgets/main/README.md"
@@ -51,9 +55,7 @@ func TestUploadsUseTheLimitsOfTheAPI(t *testing.T) {
 	}
 	_ = json.Unmarshal(s.Do("owner", `POST https://api.example.com/repos/acme/widgets/releases {"tag_name":"v9"}`).Body.Bytes(), &release)
 	target, _, _ := strings.Cut(release.Upload, "{")
-	if !strings.HasPrefix(target, "https://uploads.example.com/repos/acme/widgets/releases/") {
-		t.Fatalf("got upload_url %q", release.Upload)
-	}
+	stopIf(t, !strings.HasPrefix(target, "https://uploads.example.com/repos/acme/widgets/releases/"), "got upload_url %q", release.Upload)
 	s.Call(t, "owner", "POST "+target+"?name=a.zip content", 201, "X-Ratelimit-Used: 2")
 }
 
@@ -66,21 +68,16 @@ func TestArchivesHaveAllFiles(t *testing.T) {
 	}
 	check := func(format string, got map[string]string) {
 		t.Helper()
-		if len(got) != len(want) {
-			t.Errorf("%s: got %d files, want %d", format, len(got), len(want))
-		}
+		failIf(t, len(got) != len(want), "%s: got %d files, want %d", format, len(got), len(want))
 		for path, content := range got {
-			if _, below, _ := strings.Cut(path, "/"); want[below] != content {
-				t.Errorf("%s: %s: got %q", format, path, content)
-			}
+			_, below, _ := strings.Cut(path, "/")
+			failIf(t, want[below] != content, "%s: %s: got %q", format, path, content)
 		}
 	}
 	read := func(r io.Reader) string { return string(testservers.Must(io.ReadAll(r))) }
 	get := func(format string) []byte {
 		w := s.Do("", "GET https://codeload.example.com/acme/widgets/"+format+"/refs/heads/main")
-		if w.Code != http.StatusOK {
-			t.Fatalf("%s: status %d", format, w.Code)
-		}
+		stopIf(t, w.Code != http.StatusOK, "%s: status %d", format, w.Code)
 		s.Call(t, "\nIf-None-Match: "+w.Header().Get("Etag"), "GET https://codeload.example.com/acme/widgets/"+format+"/refs/heads/main", 304, "")
 		return w.Body.Bytes()
 	}

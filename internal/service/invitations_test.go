@@ -31,15 +31,12 @@ func TestSeedHasInvitationsOfEachRoleAndSource(t *testing.T) {
 func TestInvitationsArePendingOrFailed(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		for _, i := range t.list(acmeInvitations) {
-			if i["failed_at"] != "" || i["failed_reason"] != "" || (i["login"] == nil) != (i["invitation_source"] == "scim") {
-				t.Errorf("got pending invitation %v", i)
-			}
+			failIf(t, i["failed_at"] != "" || i["failed_reason"] != "" || (i["login"] == nil) != (i["invitation_source"] == "scim"), "got pending invitation %v", i)
 		}
 		for _, i := range t.list(acmeFailed) {
 			made, failed := i["created_at"].(string), i["failed_at"].(string)
-			if _, err := time.Parse(time.RFC3339, failed); err != nil || made >= failed || failed > timestamp(time.Now()) || i["failed_reason"] == "" {
-				t.Errorf("got failed invitation %v", i)
-			}
+			_, err := time.Parse(time.RFC3339, failed)
+			failIf(t, err != nil || made >= failed || failed > timestamp(time.Now()) || i["failed_reason"] == "", "got failed invitation %v", i)
 		}
 		t.call("owner", "GET /organizations/4/failed_invitations?per_page=5&page=2", 200, "#3")
 	})

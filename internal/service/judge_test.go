@@ -115,12 +115,10 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 			}
 			testservers.Equal(t, "stale_reads", s.Violations().StaleReads == 1, c.stale)
 			s.client(t, j, "owner", inProcess{s})(read)
-			if got := j.Stale(); len(got) > 1 {
-				t.Errorf("a fresh read is reported: %v", got)
-			}
-			if judged, unjudged := j.Judged(); judged != 4 || unjudged != 0 {
-				t.Errorf("judged %d reads, %d without a revision", judged, unjudged)
-			}
+			got := j.Stale()
+			failIf(t, len(got) > 1, "a fresh read is reported: %v", got)
+			judged, unjudged := j.Judged()
+			failIf(t, judged != 4 || unjudged != 0, "judged %d reads, %d without a revision", judged, unjudged)
 		})
 	}
 }
@@ -128,9 +126,8 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 // wantStale checks the number of reported reads.
 func wantStale(t *testing.T, j *testservers.Judge, want int) {
 	t.Helper()
-	if got := j.Stale(); len(got) != want {
-		t.Errorf("reported %v; want %d reads", got, want)
-	}
+	got := j.Stale()
+	failIf(t, len(got) != want, "reported %v; want %d reads", got, want)
 }
 
 const readIssue, writeIssue = "GET /repos/acme/widgets/issues/3", `PATCH /repos/acme/widgets/issues/3 {"title":"x"}`
@@ -144,9 +141,8 @@ func TestJudgeReportsStaleNotModified(t *testing.T) {
 	liar := j.Transport("owner", testservers.RoundTripper(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusNotModified, Header: http.Header{"Etag": {tag}}, Body: http.NoBody}, nil
 	}))
-	if _, err := liar.RoundTrip(s.NewRequest("owner\nIf-None-Match: "+tag, readIssue)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := liar.RoundTrip(s.NewRequest("owner\nIf-None-Match: "+tag, readIssue))
+	stopIf(t, err != nil, "%v", err)
 	wantStale(t, j, 1)
 }
 
@@ -199,14 +195,12 @@ func TestHonestServiceIsNeverStale(t *testing.T) {
 func TestRevisionOfABody(t *testing.T) {
 	for _, n := range []int64{0, 1, 2, 5, 1 << 40} {
 		for _, body := range []string{"", "[]", `{"a":"\n"}`, "text\n"} {
-			if got, ok := testservers.Revision(mark([]byte(body), n)); got != n || !ok {
-				t.Errorf("revision %d of %q: %d, %v", n, body, got, ok)
-			}
+			got, ok := testservers.Revision(mark([]byte(body), n))
+			failIf(t, got != n || !ok, "revision %d of %q: %d, %v", n, body, got, ok)
 		}
 	}
 	for _, body := range []string{"", "[]", "{}\n", "a\nb", " \t"} {
-		if n, ok := testservers.Revision([]byte(body)); ok {
-			t.Errorf("%q has revision %d", body, n)
-		}
+		n, ok := testservers.Revision([]byte(body))
+		failIf(t, ok, "%q has revision %d", body, n)
 	}
 }

@@ -20,9 +20,7 @@ const secondaryLimit = "Retry-After: 60\nsecondary rate limit\n/secondary-rate-l
 func (t *tester) wantViolations(limits string, times int) {
 	t.Helper()
 	v := t.s.Violations()
-	if v.Violations != times || limits != "" && v.ByLimit[limits] != times {
-		t.Errorf("got violations %+v, want %d of %s", v, times, limits)
-	}
+	failIf(t, v.Violations != times || limits != "" && v.ByLimit[limits] != times, "got violations %+v, want %d of %s", v, times, limits)
 }
 
 func TestPointsExpireAfterOneMinute(t *testing.T) {
@@ -49,9 +47,7 @@ func TestGraphQLCountsPointsAndContent(t *testing.T) {
 		}
 		t.call("owner", query, 200, "")
 		v := t.s.Violations()
-		if v.Highest["points:graphql"].Sum != 401 || v.Highest["content:1m0s"].Sum != 80 || v.Answered["graphql"] != 81 {
-			t.Errorf("got violations %+v", v)
-		}
+		failIf(t, v.Highest["points:graphql"].Sum != 401 || v.Highest["content:1m0s"].Sum != 80 || v.Answered["graphql"] != 81, "got violations %+v", v)
 		t.call("owner", mutate, 403, secondaryLimit)
 		t.wantViolations("content:1m0s", 1)
 		t.call("", query, 401, "")
@@ -97,13 +93,11 @@ func TestConcurrentRequestsAreLimited(t *testing.T) {
 			t.Errorf("got statuses %v", got)
 		}
 		t.wantViolations("", 0)
-		if got := t.sendConcurrently(101, "member", getTemplates); got[403] == 0 {
-			t.Errorf("got statuses %v", got)
-		}
+		got := t.sendConcurrently(101, "member", getTemplates)
+		failIf(t, got[403] == 0, "got statuses %v", got)
 		t.wantViolations("concurrency", 1)
-		if v := t.s.Violations(); v.MaxConcurrent != 101 || v.SentWhileLimited != 0 {
-			t.Errorf("got violations %+v", v)
-		}
+		v := t.s.Violations()
+		failIf(t, v.MaxConcurrent != 101 || v.SentWhileLimited != 0, "got violations %+v", v)
 	})
 }
 
@@ -112,9 +106,7 @@ func TestCPUTimeIsLimited(t *testing.T) {
 		t.s.quirks.Put(quirk.Set{DelayBefore: quirk.Duration(4 * time.Second), DelayIsCPU: true})
 		got := t.sendConcurrently(100, "owner", getTemplates)
 		v := t.s.Violations()
-		if v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0 {
-			t.Errorf("got statuses %v and violations %+v", got, v)
-		}
+		failIf(t, v.ByLimit["cpu"] == 0 || v.Highest["cpu"].Sum <= 90_000 || got[200] == 0, "got statuses %v and violations %+v", got, v)
 		time.Sleep(2 * time.Minute)
 		before := v.Violations
 		for range 20 {
@@ -134,9 +126,8 @@ func TestSecondaryLimitRefusesUntilTheCooldownEnds(t *testing.T) {
 		time.Sleep(time.Minute - time.Nanosecond)
 		t.call("owner", getTemplates, 429, "")
 		t.call("member", getTemplates, 200, "")
-		if v := t.s.Violations(); v.SentWhileLimited != 1 || v.Violations != 0 {
-			t.Errorf("got violations %+v", v)
-		}
+		v := t.s.Violations()
+		failIf(t, v.SentWhileLimited != 1 || v.Violations != 0, "got violations %+v", v)
 		time.Sleep(time.Nanosecond)
 		t.call("owner", getTemplates, 200, "")
 	})
@@ -153,9 +144,8 @@ func TestInstallationLimitDependsOnItsSize(t *testing.T) {
 		for _, c := range []struct{ repositories, users, limit int }{
 			{0, 0, 5000}, {20, 20, 5000}, {21, 20, 5050}, {20, 21, 5050}, {30, 25, 5750}, {170, 20, 12_500}, {5000, 5000, 12_500},
 		} {
-			if limit := m.installationLimit(c.repositories, c.users); limit != c.limit {
-				t.Errorf("%+v: got limit %d", c, limit)
-			}
+			limit := m.installationLimit(c.repositories, c.users)
+			failIf(t, limit != c.limit, "%+v: got limit %d", c, limit)
 		}
 	})
 }
@@ -173,9 +163,8 @@ func TestHighestSumOfSearchesExcludesFreeResponses(t *testing.T) {
 		t.s.quirks.Put(quirk.Set{DelayAfter: quirk.Duration(20 * time.Second)})
 		for range 3 {
 			time.Sleep(time.Minute)
-			if got := t.sendConcurrently(10, "member", search); got[200] != 10 {
-				t.Errorf("got statuses %v", got)
-			}
+			got := t.sendConcurrently(10, "member", search)
+			failIf(t, got[200] != 10, "got statuses %v", got)
 		}
 		t.wantEqual("10 searches per minute", 10, t.s.Violations().Highest["search"].Sum)
 	})
@@ -196,10 +185,9 @@ func TestGatewayNeverCountsLess(t *testing.T) {
 				t.Errorf("%s: %v", op.ID, err)
 				continue
 			}
-			if known := match.Operation; known.Points < counted.points || counted.content && !known.CreatesContent {
-				t.Errorf("%s: the gateway counts %d points, content %t; the service %d points, content %t",
-					op.ID, known.Points, known.CreatesContent, counted.points, counted.content)
-			}
+			known := match.Operation
+			failIf(t, known.Points < counted.points || counted.content && !known.CreatesContent, "%s: the gateway counts %d points, content %t; the service %d points, content %t",
+				op.ID, known.Points, known.CreatesContent, counted.points, counted.content)
 		}
 	}
 }

@@ -21,9 +21,8 @@ func TestMigrationsAreListedNewestFirst(t *testing.T) {
 		t.call("owner", "GET "+userMigrations, 200, `[{"owner":{"login":"acme-owner"},"url":"http://api.test/user/migrations/803"}]`)
 		t.call("member", "GET "+userMigrations, 200, "[]")
 		guid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
-		if all := decode[[]struct{ GUID string }](t, w); !guid.MatchString(all[0].GUID) || all[0].GUID == all[1].GUID {
-			t.Errorf("got GUIDs %v", all)
-		}
+		all := decode[[]struct{ GUID string }](t, w)
+		failIf(t, !guid.MatchString(all[0].GUID) || all[0].GUID == all[1].GUID, "got GUIDs %v", all)
 		// A token that may list migrations and may not see private repositories.
 		t.call("org-admin", "GET "+organizationMigrations, 200, `[{"repositories":[{"full_name":"acme/widgets"}]},{}]`)
 	})

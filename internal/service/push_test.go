@@ -27,9 +27,7 @@ func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 		}
 		for i, c := range p["commits"].([]any) {
 			c, own := c.(jsonObject), widgets.history()[count+i]
-			if c["id"] != own.sha || c["message"] != own.message || c["timestamp"] != "2000-01-01T01:00:00Z" || c["author"].(jsonObject)["username"] != "acme-member" || own.empty() {
-				t.Errorf("got payload commit %v and stored commit %v", c, own)
-			}
+			failIf(t, c["id"] != own.sha || c["message"] != own.message || c["timestamp"] != "2000-01-01T01:00:00Z" || c["author"].(jsonObject)["username"] != "acme-member" || own.empty(), "got payload commit %v and stored commit %v", c, own)
 			t.wantRecord(encode(c), "", commitMembers)
 		}
 		t.wantEqual("head_commit", p["commits"].([]any)[2], p["head_commit"])
@@ -37,15 +35,12 @@ func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 			"before": before, "after": widgets.head(), "ref": "refs/heads/main", "base_ref": nil, "created": false, "deleted": false, "forced": false,
 			"compare": "http://api.test/acme/widgets/compare/" + before[:12] + "..." + widgets.head()[:12],
 		} {
-			if p[member] != want {
-				t.Errorf("%s: got %v, want %v", member, p[member], want)
-			}
+			failIf(t, p[member] != want, "%s: got %v, want %v", member, p[member], want)
 		}
 		t.wantEqual("pushed_at", any("2000-01-01T01:00:00Z"), p["repository"].(jsonObject)["pushed_at"])
 		t.createEvent(pushWidgets, 202)
-		if next := box.takePayload(t); next["before"] != p["after"] || next["after"] == p["after"] {
-			t.Errorf("the next push goes from %v to %v", next["before"], next["after"])
-		}
+		next := box.takePayload(t)
+		failIf(t, next["before"] != p["after"] || next["after"] == p["after"], "the next push goes from %v to %v", next["before"], next["after"])
 	})
 }
 
@@ -114,9 +109,7 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 				t.wantEqual("before, after, commits, base and growth of the branch", []any{c.before, c.after, c.commits, c.base, c.moved},
 					[]any{called(p["before"]), called(p["after"]), len(p["commits"].([]any)), p["base_ref"], len(widgets.history()) - len(was)})
 				for _, flag := range []string{"created", "deleted", "forced"} {
-					if p[flag] != strings.Contains(c.body, flag) {
-						t.Errorf("%s: got %v", flag, p[flag])
-					}
+					failIf(t, p[flag] != strings.Contains(c.body, flag), "%s: got %v", flag, p[flag])
 				}
 				if head, _ := p["head_commit"].(jsonObject); (head == nil) != (c.after == "0") || head != nil && head["id"] != p["after"] {
 					t.Errorf("got head_commit %v", head)
@@ -135,9 +128,7 @@ func TestFirstPushCreatesTheDefaultBranch(t *testing.T) {
 		t.call("", "GET /repos/acme/empty/stats/contributors", 204, "")
 		t.createEvent(`{"event": "push", "repository": "acme/empty", "commits": 2}`, 202)
 		p := box.takePayload(t)
-		if p["created"] != true || p["before"] != zeroSHA || p["after"] != t.s.world.repositoryNamed("acme/empty").head() || p["base_ref"] != nil {
-			t.Errorf("got payload %v", p)
-		}
+		failIf(t, p["created"] != true || p["before"] != zeroSHA || p["after"] != t.s.world.repositoryNamed("acme/empty").head() || p["base_ref"] != nil, "got payload %v", p)
 		t.call("", "GET /repos/acme/empty/stats/contributors", 202, "")
 	})
 }
@@ -164,9 +155,7 @@ func TestRefusedPushesChangeNothing(t *testing.T) {
 			r := t.s.world.repositoryNamed("acme/" + c.repository)
 			head, pushed := r.head(), r.pushed
 			t.wantRefused(`{"event": "push", "repository": "acme/`+c.repository+`", `+c.body+`}`, c.wantMessage)
-			if r.head() != head || r.pushed != pushed {
-				t.Errorf("%s: the refused push changed the repository", c.body)
-			}
+			failIf(t, r.head() != head || r.pushed != pushed, "%s: the refused push changed the repository", c.body)
 		}
 	})
 }

@@ -34,9 +34,8 @@ func TestReplicaLagIsThatOfAReplica(t *testing.T) {
 		read := func(target string) {
 			w := s.Do("owner", "GET "+target)
 			revision, err := strconv.ParseInt(w.Header().Get(RevisionHeader), 10, 64)
-			if _, marked := testservers.Revision(w.Body.Bytes()); err != nil || w.Body.Len() > 0 && !marked {
-				t.Errorf("GET %s: status %d without a revision: %v", target, w.Code, err)
-			}
+			_, marked := testservers.Revision(w.Body.Bytes())
+			failIf(t, err != nil || w.Body.Len() > 0 && !marked, "GET %s: status %d without a revision: %v", target, w.Code, err)
 			for _, n := range s.changedSince(s.NewRequest("owner", "GET "+target), revision) {
 				if stale++; time.Since(written[n]) >= lag {
 					t.Errorf("GET %s: status %d without write %d, %v later", target, w.Code, n, time.Since(written[n]))
@@ -57,9 +56,7 @@ func TestReplicaLagIsThatOfAReplica(t *testing.T) {
 				read(targets[random.IntN(len(targets))])
 			}
 		}
-		if stale < 100 {
-			t.Errorf("only %d reads were stale", stale)
-		}
+		failIf(t, stale < 100, "only %d reads were stale", stale)
 	})
 }
 
@@ -112,9 +109,8 @@ func TestAllQuirksTogether(t *testing.T) {
 				})
 			}
 			clients.Wait()
-			if n := failed.Load(); n == 0 || n > answered.Load()/4 {
-				t.Errorf("%s: %d of %d requests failed", protocol, n, answered.Load())
-			}
+			n := failed.Load()
+			failIf(t, n == 0 || n > answered.Load()/4, "%s: %d of %d requests failed", protocol, n, answered.Load())
 			transport.CloseIdleConnections()
 			_ = server.Close()
 			serving.Wait()
@@ -137,9 +133,7 @@ func TestReadsLagBehindEvents(t *testing.T) {
 			s.Call(t, "", "POST /_service/events "+event, 202, "")
 			s.Call(t, "owner", "GET "+target, 200, "Etag: "+before)
 			time.Sleep(time.Second)
-			if s.Do("owner", "GET "+target).Header().Get("Etag") == before {
-				t.Errorf("GET %s does not show the event after the lag", target)
-			}
+			failIf(t, s.Do("owner", "GET "+target).Header().Get("Etag") == before, "GET %s does not show the event after the lag", target)
 		}
 	})
 }
@@ -150,18 +144,14 @@ func TestMintedTokensBelongToTheInstallation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTester(t, Config{Quirks: quirk.Set{TokenUnknownFor: quirk.Duration(time.Second)}})
 		var minted struct{ Token string }
-		if err := json.Unmarshal(s.Do("jwt", "POST /app/installations/1/access_tokens {}").Body.Bytes(), &minted); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, json.Unmarshal(s.Do("jwt", "POST /app/installations/1/access_tokens {}").Body.Bytes(), &minted))
 		for _, c := range []struct {
 			after    time.Duration
 			statuses []int
 		}{{0, []int{401, 403, 404}}, {time.Second, []int{200}}, {time.Hour - 2*time.Second, []int{200}}, {time.Second, []int{401}}} {
 			time.Sleep(c.after)
 			w := s.Do("\nAuthorization: Bearer "+minted.Token, "GET /repos/acme/secret")
-			if !slices.Contains(c.statuses, w.Code) {
-				t.Errorf("got %d, want one of %v", w.Code, c.statuses)
-			}
+			failIf(t, !slices.Contains(c.statuses, w.Code), "got %d, want one of %v", w.Code, c.statuses)
 		}
 	})
 }
@@ -176,7 +166,6 @@ func TestResponsesOfQuirksCount(t *testing.T) {
 	s.Call(t, "owner", "POST /graphql {}", 403, "X-Ratelimit-Used:")
 	s.Call(t, "owner\nX-Github-Api-Version: 2022-11-28", "GET /user", 400, "X-Ratelimit-Used:")
 	s.Call(t, "owner", "GET /user", 200, "X-Ratelimit-Used: 4")
-	if got := s.Violations().Highest["content:1m0s"].Sum; got != 1 {
-		t.Errorf("got %d content creations, want that of the episode", got)
-	}
+	got := s.Violations().Highest["content:1m0s"].Sum
+	failIf(t, got != 1, "got %d content creations, want that of the episode", got)
 }

@@ -32,9 +32,8 @@ func TestPointsAreCountedPerEndpoint(t *testing.T) {
 				l.Points.REST = 20
 				s := newTester(t, Config{Limits: l})
 				for n := range c.allowed {
-					if w := s.Do("owner", c.request(n)); w.Code >= 500 || w.Code == 403 {
-						t.Fatalf("request %d: status %d: %s", n, w.Code, w.Body)
-					}
+					w := s.Do("owner", c.request(n))
+					stopIf(t, w.Code >= 500 || w.Code == 403, "request %d: status %d: %s", n, w.Code, w.Body)
 				}
 				s.Call(t, "owner", "GET /orgs/acme", 200, "") // another endpoint
 				if v := s.Violations(); v.Violations != 0 || v.Highest["points"] != (Highest{20, 20}) {
@@ -43,13 +42,11 @@ func TestPointsAreCountedPerEndpoint(t *testing.T) {
 				s.Call(t, "owner", c.request(c.allowed), 403, "Retry-After: 60")
 				time.Sleep(59 * time.Second)
 				s.Do("owner", "GET /orgs/acme")
-				if v := s.Violations(); v.Violations != 1 || v.ByLimit["points"] != 1 || v.SentWhileLimited != 1 {
-					t.Errorf("violations: %+v", v)
-				}
+				v := s.Violations()
+				failIf(t, v.Violations != 1 || v.ByLimit["points"] != 1 || v.SentWhileLimited != 1, "violations: %+v", v)
 				time.Sleep(time.Second)
-				if w := s.Do("owner", c.request(0)); w.Code == 403 {
-					t.Errorf("after the cool-down: status %d", w.Code)
-				}
+				w := s.Do("owner", c.request(0))
+				failIf(t, w.Code == 403, "after the cool-down: status %d", w.Code)
 			})
 		})
 	}
@@ -82,9 +79,8 @@ func TestPrimaryWindowsAreCountedPerResource(t *testing.T) {
 				s := newTester(t, Config{Limits: l, Resources: override, Unlisted: map[string]Resource{"repos/get-views": {Name: "invented", Limit: three}}})
 				for n := range 3 {
 					w := s.Do("owner", c.request)
-					if h := w.Header(); w.Code >= 400 || h.Get("X-Ratelimit-Resource") != c.resource || h.Get("X-Ratelimit-Remaining") != strconv.Itoa(2-n) {
-						t.Fatalf("status %d, headers %v", w.Code, h)
-					}
+					h := w.Header()
+					stopIf(t, w.Code >= 400 || h.Get("X-Ratelimit-Resource") != c.resource || h.Get("X-Ratelimit-Remaining") != strconv.Itoa(2-n), "status %d, headers %v", w.Code, h)
 				}
 				s.Call(t, "owner", c.request, 403, "X-Ratelimit-Remaining: 0\nRetry-After:")
 				if c.resource != "core" {
@@ -92,9 +88,8 @@ func TestPrimaryWindowsAreCountedPerResource(t *testing.T) {
 				} else {
 					s.Call(t, "owner", "GET /search/issues?q=x", 200, "")
 				}
-				if v := s.Violations(); v.Violations != 1 || v.ByLimit["primary:"+c.resource] != 1 || v.Answered[c.resource] != 3 {
-					t.Errorf("violations: %+v", v)
-				}
+				v := s.Violations()
+				failIf(t, v.Violations != 1 || v.ByLimit["primary:"+c.resource] != 1 || v.Answered[c.resource] != 3, "violations: %+v", v)
 				s.Call(t, "owner", "GET /rate_limit", 200, fmt.Sprintf(`{"resources":{%q:{"remaining":0}}}`, c.resource))
 			})
 		})
@@ -127,9 +122,8 @@ func TestNotModifiedIsFreeForAuthenticatedCallers(t *testing.T) {
 		const list = "GET /repos/acme/widgets/issues"
 		h := s.Do(as, list).Header()
 		w := s.Call(t, as+"\nIf-None-Match: "+h.Get("Etag"), list, 304, "=")
-		if before, after := h.Get("X-Ratelimit-Remaining"), w.Header().Get("X-Ratelimit-Remaining"); (after == before) != (as != "") {
-			t.Errorf("%q: remaining %s before and %s after", as, before, after)
-		}
+		before, after := h.Get("X-Ratelimit-Remaining"), w.Header().Get("X-Ratelimit-Remaining")
+		failIf(t, (after == before) != (as != ""), "%q: remaining %s before and %s after", as, before, after)
 	}
 }
 

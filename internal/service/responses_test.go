@@ -48,9 +48,8 @@ func sorted(s []string) []string { slices.Sort(s); return s }
 func (t *tester) wantRecord(text []byte, path, record string) {
 	t.Helper()
 	var v any
-	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatalf("decode %s: %v", text, err)
-	}
+	err := json.Unmarshal(text, &v)
+	stopIf(t, err != nil, "decode %s: %v", text, err)
 	for step := range strings.SplitSeq(path, ".") {
 		switch at := v.(type) {
 		case []any:
@@ -62,12 +61,9 @@ func (t *tester) wantRecord(text []byte, path, record string) {
 		}
 	}
 	object, ok := v.(map[string]any)
-	if !ok {
-		t.Fatalf("%s has no object at %q", text, path)
-	}
-	if differences := testservers.SchemaDifferences(record, object); differences != "" {
-		t.Errorf("%.200s, at %q:\n%s", text, path, differences)
-	}
+	stopIf(t, !ok, "%s has no object at %q", text, path)
+	differences := testservers.SchemaDifferences(record, object)
+	failIf(t, differences != "", "%.200s, at %q:\n%s", text, path, differences)
 }
 
 func TestResponsesHaveTheCommonHeaders(t *testing.T) {
@@ -85,9 +81,7 @@ func TestResponsesHaveTheCommonHeaders(t *testing.T) {
 			{"owner", "/repos/acme/widgets/stats/participation", 202, "no-cache"},
 		} {
 			h := t.call(c.as, "GET "+c.target, c.status, "Content-Type: application/json...\nX-Service-Media-Type: service.v3; format=json").Header()
-			if h.Get("Cache-Control") != c.control || h.Get("X-Service-Request-Id") == "" || !strings.Contains(h.Get("Vary"), "Authorization") {
-				t.Errorf("%s as %q: got headers %v", c.target, c.as, h)
-			}
+			failIf(t, h.Get("Cache-Control") != c.control || h.Get("X-Service-Request-Id") == "" || !strings.Contains(h.Get("Vary"), "Authorization"), "%s as %q: got headers %v", c.target, c.as, h)
 		}
 	})
 }
@@ -208,15 +202,11 @@ func TestRepositoryPermissionsDependOnTheCaller(t *testing.T) {
 func TestNodeIDPrefixesAreUnique(t *testing.T) {
 	kinds := map[string]string{}
 	for kind, prefix := range views().NodePrefixes {
-		if kinds[prefix] != "" || prefix == "" {
-			t.Errorf("%s and %s share the prefix %q", kind, kinds[prefix], prefix)
-		}
+		failIf(t, kinds[prefix] != "" || prefix == "", "%s and %s share the prefix %q", kind, kinds[prefix], prefix)
 		kinds[prefix] = kind
 	}
 	for prefix, kind := range map[string]string{"R": "Repository", "U": "User", "O": "Organization"} {
-		if kinds[prefix] != kind {
-			t.Errorf("prefix %q belongs to %s", prefix, kinds[prefix])
-		}
+		failIf(t, kinds[prefix] != kind, "prefix %q belongs to %s", prefix, kinds[prefix])
 	}
 }
 

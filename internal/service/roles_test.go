@@ -20,16 +20,12 @@ func TestRolesAreListedAndRead(t *testing.T) {
 			`{"total_count":3,"roles":[`+organization+","+organization+","+organization+"]}")).Roles
 		for _, r := range all {
 			for _, p := range r["permissions"].([]any) {
-				if !slices.Contains(strings.Fields(permissionsOfRoles), p.(string)) {
-					t.Errorf("%s has the undocumented permission %s", r["name"], p)
-				}
+				failIf(t, !slices.Contains(strings.Fields(permissionsOfRoles), p.(string)), "%s has the undocumented permission %s", r["name"], p)
 			}
 		}
 		one := decode[jsonObject](t, t.call("owner", "GET "+acmeRoles+"/3", 200,
 			`{"organization":{"url":"http://api.test/orgs/acme","description":"Widgets, and the parts that fit","type":"-"}}`))
-		if one["name"] != all[2]["name"] || one["created_at"] != all[2]["created_at"] {
-			t.Errorf("the list has %v, the single role is %v", all[2], one)
-		}
+		failIf(t, one["name"] != all[2]["name"] || one["created_at"] != all[2]["created_at"], "the list has %v, the single role is %v", all[2], one)
 	})
 }
 
@@ -106,9 +102,7 @@ func TestRoleOperationsRefuseMissingObjects(t *testing.T) {
 		}
 		for _, login := range []string{"outsider", "leaver"} { // no members
 			t.call("owner", "PUT "+acmeRoles+"/users/"+login+"/1", 422, `"resource":"OrganizationRole","field":"username"`)
-			if t.s.world.accounts["acme"].hasPermission(login, "read_organization_custom_org_role") {
-				t.Errorf("the refused role was assigned to %s", login)
-			}
+			failIf(t, t.s.world.accounts["acme"].hasPermission(login, "read_organization_custom_org_role"), "the refused role was assigned to %s", login)
 		}
 	})
 }

@@ -102,9 +102,7 @@ func (c *ruleCase) lastParameters() any {
 	var count struct {
 		Rules []struct{ Parameters any }
 	}
-	if err := json.Unmarshal([]byte(c.lastBody), &count); err != nil {
-		c.Fatal(err)
-	}
+	noError(c, json.Unmarshal([]byte(c.lastBody), &count))
 	return count.Rules[0].Parameters
 }
 

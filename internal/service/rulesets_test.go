@@ -190,9 +190,8 @@ func TestPersonalRepositoriesRefuseOrganizationFeatures(t *testing.T) {
 		if problem := readBody([]byte(c.body), "Ruleset", &set); problem != nil {
 			t.Fatalf("%s: %v", c.body, problem.body)
 		}
-		if fieldErr := set.validate(nil); fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field) {
-			t.Errorf("%s: got %v, want %q", c.body, fieldErr, c.field)
-		}
+		fieldErr := set.validate(nil)
+		failIf(t, fieldErr == nil && c.field != "" || fieldErr != nil && *fieldErr != *invalidAt(c.field), "%s: got %v, want %q", c.body, fieldErr, c.field)
 	}
 }
 
@@ -287,7 +286,5 @@ func TestRefPatternsSelectBranches(t *testing.T) {
 }
 
 func TestLongPatternsAreMatchedFast(t *testing.T) {
-	if matchRef(strings.Repeat("*?", 100_000), "refs/heads/main") || !matchRef(strings.Repeat("*", 100_000), "refs/heads/main") {
-		t.Error("a long pattern has the wrong result")
-	}
+	failIf(t, matchRef(strings.Repeat("*?", 100_000), "refs/heads/main") || !matchRef(strings.Repeat("*", 100_000), "refs/heads/main"), "a long pattern has the wrong result")
 }

@@ -62,35 +62,27 @@ func TestSearchQualifiersRestrictTheScope(t *testing.T) {
 			return decode[jsonObject](t, t.get("owner", "/search/commits?q="+q))["total_count"]
 		}
 		all, org, widgets := total("gear"), total("gear+org:acme"), total("gear+repo:acme/widgets")
-		if all != org || all == widgets ||
-			total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != 0.0 {
-			t.Errorf("got totals: all %v, acme %v, widgets %v", all, org, widgets)
-		}
+		failIf(t, all != org || all == widgets ||
+			total("gear+-repo:acme/monolith") != total("gear+repo:acme/widgets+repo:acme/secret") || total("gear+-org:acme") != 0.0, "got totals: all %v, acme %v, widgets %v", all, org, widgets)
 	})
 }
 
 func TestSearchReturnsAtMost1000SortedResults(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		w := t.call("owner", "GET /search/commits?q=gear&sort=author-date&order=asc&per_page=100&page=11", 200, `{"items":[]}`)
-		if got := decode[searchResult](t, w); got.Total < 1000 {
-			t.Errorf("got total_count %d", got.Total)
-		}
+		got := decode[searchResult](t, w)
+		failIf(t, got.Total < 1000, "got total_count %d", got.Total)
 		w = t.call("owner", "GET /search/commits?q=gear&per_page=100&page=10", 200, `{"items":"#100"}`)
-		if link := w.Header().Get("Link"); strings.Contains(link, "next") {
-			t.Errorf("the last page of 1,000 results has Link %s", link)
-		}
+		link := w.Header().Get("Link")
+		failIf(t, strings.Contains(link, "next"), "the last page of 1,000 results has Link %s", link)
 		w = t.call("owner\nAccept: application/vnd.service.text-match+json",
 			"GET /search/commits?q=gear+repo:acme/widgets&sort=author-date&order=asc", 200, `{"items":"#30"}`)
 		var before time.Time
 		for i, item := range decode[searchResult](t, w).Items {
 			m := item.Matches[0]
-			if m.Property != "message" || m.Fragment[m.Matches[0].Indices[0]:m.Matches[0].Indices[1]] != m.Matches[0].Text {
-				t.Errorf("got text match %+v", m)
-			}
+			failIf(t, m.Property != "message" || m.Fragment[m.Matches[0].Indices[0]:m.Matches[0].Indices[1]] != m.Matches[0].Text, "got text match %+v", m)
 			at, err := time.Parse("2006-01-02T15:04:05.000-07:00", item.Commit.Author.Date)
-			if err != nil || before.After(at) {
-				t.Errorf("item %d is not in order: %v, %v", i, at, err)
-			}
+			failIf(t, err != nil || before.After(at), "item %d is not in order: %v, %v", i, at, err)
 			before = at
 		}
 	})
@@ -135,9 +127,7 @@ func TestTextMatchesListProperties(t *testing.T) {
 					got = item.matches()
 				}
 				for _, m := range item.Matches {
-					if m.URL != item.URL || m.Type != "FileContent" {
-						t.Errorf("%s: got match %+v", q, m)
-					}
+					failIf(t, m.URL != item.URL || m.Type != "FileContent", "%s: got match %+v", q, m)
 				}
 			}
 			t.wantEqual(q, want, got)
@@ -200,9 +190,7 @@ func TestSearchSortsByValidKeysOnly(t *testing.T) {
 				t.wantEqual(c.target+ignored, best, first(c.target+ignored))
 			}
 			newest, oldest := first(c.target+c.sort), first(c.target+c.sort+"&order=asc")
-			if newest == oldest || newest != first(c.target+c.sort+"&order=desc") {
-				t.Errorf("%s%s: got newest %s and oldest %s", c.target, c.sort, newest, oldest)
-			}
+			failIf(t, newest == oldest || newest != first(c.target+c.sort+"&order=desc"), "%s%s: got newest %s and oldest %s", c.target, c.sort, newest, oldest)
 		}
 	})
 }
@@ -220,13 +208,9 @@ func TestIncompleteSearchesReturnAPart(t *testing.T) {
 			got := decode[searchResult](t, t.call("owner", "GET "+target, 200,
 				fmt.Sprintf(`{"incomplete_results":%t,"total_count":%d,"items":"#%d"}`, i%2 == 1, want, want)))
 			for _, item := range got.Items {
-				if !slices.ContainsFunc(complete.Items, func(other searchItem) bool { return other.URL == item.URL }) {
-					t.Errorf("search %d found %s, which the complete search did not find", i+1, item.URL)
-				}
+				failIf(t, !slices.ContainsFunc(complete.Items, func(other searchItem) bool { return other.URL == item.URL }), "search %d found %s, which the complete search did not find", i+1, item.URL)
 			}
-			if !slices.IsSortedFunc(got.Items, func(a, b searchItem) int { return a.Number - b.Number }) {
-				t.Errorf("search %d is not in order", i+1)
-			}
+			failIf(t, !slices.IsSortedFunc(got.Items, func(a, b searchItem) int { return a.Number - b.Number }), "search %d is not in order", i+1)
 		}
 		t.calls([]call{
 			{"", `PUT /_service/quirks {"incomplete_every":1}`, 200, ""},
@@ -244,9 +228,8 @@ func TestSearchBuildsItemsOfThePageOnly(t *testing.T) {
 			commits += len(r.history())
 		}
 		for _, target := range []string{"/search/commits?q=turnip", "/search/commits?q=the&per_page=1"} {
-			if each := testing.AllocsPerRun(1, func() { t.get("owner", target) }) / float64(commits); each > 4 {
-				t.Errorf("%s: got %v allocations per commit", target, each)
-			}
+			each := testing.AllocsPerRun(1, func() { t.get("owner", target) }) / float64(commits)
+			failIf(t, each > 4, "%s: got %v allocations per commit", target, each)
 		}
 	})
 }
@@ -259,19 +242,15 @@ func FuzzSearchQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, q string) {
 		query := parseQuery(q)
 		gateway := policy.ParseSearch(q) // an independent parser
-		if len(query.tokens) != len(gateway) || query.hasTerm != gateway.HasTerm() || query.operators != gateway.Operators() ||
-			max(0, query.length) != gateway.Length() {
-			t.Fatalf("query %q is %+v here, but %+v for the gateway", q, query, gateway)
-		}
+		stopIf(t, len(query.tokens) != len(gateway) || query.hasTerm != gateway.HasTerm() || query.operators != gateway.Operators() ||
+			max(0, query.length) != gateway.Length(), "query %q is %+v here, but %+v for the gateway", q, query, gateway)
 		for i, own := range query.tokens {
-			if g := gateway[i]; own.term != g.Term || own.name != g.Name || own.value != g.Value || own.negated != g.Negated {
-				t.Errorf("query %q has the token %+v here, but %+v for the gateway", q, own, g)
-			}
+			g := gateway[i]
+			failIf(t, own.term != g.Term || own.name != g.Name || own.value != g.Value || own.negated != g.Negated, "query %q has the token %+v here, but %+v for the gateway", q, own, g)
 		}
 		terms, in := alternatives(query), searchedProperties(query, d)
-		if score := bestScore(terms, in); score < 0 || len(terms) == 0 || in == nil && score > 0 {
-			t.Errorf("query %q has score %v", q, score)
-		}
+		score := bestScore(terms, in)
+		failIf(t, score < 0 || len(terms) == 0 || in == nil && score > 0, "query %q has score %v", q, score)
 		textMatches(terms, "FileContent", "", in)
 	})
 }

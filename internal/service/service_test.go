@@ -110,18 +110,16 @@ func (t *tester) list(target string) []jsonObject {
 func decode[T any](t *tester, w *httptest.ResponseRecorder) T {
 	t.Helper()
 	var v T
-	if err := json.Unmarshal(w.Body.Bytes(), &v); err != nil {
-		t.Fatalf("decode response %d %s: %v", w.Code, w.Body, err)
-	}
+	err := json.Unmarshal(w.Body.Bytes(), &v)
+	stopIf(t, err != nil, "decode response %d %s: %v", w.Code, w.Body, err)
 	return v
 }
 
 // wantEqual compares two values.
 func (t *tester) wantEqual(name string, want, got any) {
 	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s: want (-), got (+):\n%s", name, diff)
-	}
+	diff := cmp.Diff(want, got)
+	failIf(t, diff != "", "%s: want (-), got (+):\n%s", name, diff)
 }
 
 // wantErrors checks that each body of a request of the owner is refused because of one field of a resource.
@@ -209,9 +207,7 @@ func TestListsArePaginated(t *testing.T) {
 			}
 			link = next.FindStringSubmatch(w.Header().Get("Link"))
 		}
-		if len(seen) != watchers || pages != 3 {
-			t.Errorf("got %d watchers on %d pages", len(seen), pages)
-		}
+		failIf(t, len(seen) != watchers || pages != 3, "got %d watchers on %d pages", len(seen), pages)
 		for query, want := range map[string]int{
 			"": 30, "?per_page=1000": watchers, "?per_page=0": 30, "?per_page=x": 30, "?page=99": 0, "?page=3": 4,
 			"?page=9223372036854775807&per_page=30": 0, "?page=307445734561825862": 0, "?page=99999999999999999999": 0, "?page=1000000000": 0,
@@ -221,14 +217,10 @@ func TestListsArePaginated(t *testing.T) {
 		}
 		middle := t.get("", "/repos/acme/widgets/subscribers?page=2&per_page=10").Header().Get("Link")
 		for _, rel := range []string{"first", "prev", "next", "last"} {
-			if !strings.Contains(middle, `rel="`+rel+`"`) {
-				t.Errorf("%s is missing in Link %s", rel, middle)
-			}
+			failIf(t, !strings.Contains(middle, `rel="`+rel+`"`), "%s is missing in Link %s", rel, middle)
 		}
 		cursors := t.get("owner", "/repos/acme/widgets/dependabot/alerts?per_page=1").Header().Get("Link")
-		if !strings.Contains(cursors, "after="+cursor(1)) || strings.Contains(cursors, "last") {
-			t.Errorf("cursor: Link %s", cursors)
-		}
+		failIf(t, !strings.Contains(cursors, "after="+cursor(1)) || strings.Contains(cursors, "last"), "cursor: Link %s", cursors)
 		t.call("owner", "GET /search/code?q=widget&page=9223372036854775807", 200, "")
 		t.call("owner", "GET /search/commits?q=gear&per_page=1000", 200, `{"items":"#100"}`)
 	})
@@ -317,9 +309,8 @@ func TestPrimaryLimitIsSharedByTheTokensOfAUser(t *testing.T) {
 			{"owner", search, 403, ""},
 			{"member", search, 200, ""},
 		})
-		if v := t.s.Violations(); v.Violations != 2 || v.SentWhileLimited != 1 || v.Banned || v.ByLimit["primary:search"] != 2 || v.MaxConcurrent != 1 {
-			t.Errorf("got violations %+v", v)
-		}
+		v := t.s.Violations()
+		failIf(t, v.Violations != 2 || v.SentWhileLimited != 1 || v.Banned || v.ByLimit["primary:search"] != 2 || v.MaxConcurrent != 1, "got violations %+v", v)
 		time.Sleep(time.Minute)
 		t.call("owner", search, 200, "")
 	})
@@ -334,9 +325,8 @@ func TestRequestsSentWhileLimitedLeadToABan(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		t.call("", request, 403, "")
 		t.call("owner", request, 200, "")
-		if v := decode[Violations](t, t.get("", "/_service/violations")); !v.Banned || v.SentWhileLimited != banAfter {
-			t.Errorf("got violations %+v", v)
-		}
+		v := decode[Violations](t, t.get("", "/_service/violations"))
+		failIf(t, !v.Banned || v.SentWhileLimited != banAfter, "got violations %+v", v)
 	})
 }
 
@@ -355,9 +345,8 @@ func TestSeedDeterminesTheState(t *testing.T) {
 		commits := func(t *tester) string {
 			return t.get("owner", "/search/commits?q=gear+repo:acme/widgets&sort=author-date").Body.String()
 		}
-		if one := commits(t); one != commits(t.newService("service", 1)) || one == commits(t.newService("service", 2)) {
-			t.Error("equal seeds differ, or different seeds are equal")
-		}
+		one := commits(t)
+		failIf(t, one != commits(t.newService("service", 1)) || one == commits(t.newService("service", 2)), "equal seeds differ, or different seeds are equal")
 	})
 }
 
@@ -398,9 +387,7 @@ func TestDocumentationNamesEndpointsAndTokens(t *testing.T) {
 		}
 	})
 	for _, name := range names {
-		if !strings.Contains(string(text), name+"`") {
-			t.Errorf("docs/reference-service.md does not name %s", name)
-		}
+		failIf(t, !strings.Contains(string(text), name+"`"), "docs/reference-service.md does not name %s", name)
 	}
 }
 
@@ -410,16 +397,13 @@ func TestLargeRepositoryIsSeededOnFirstUse(t *testing.T) {
 	var ids []any
 	for _, first := range []string{"GET /repos/acme/widgets", "GET /repos/acme/monolith/pulls"} {
 		runWithService(t, func(t *tester) {
-			if n := len(t.s.world.repositories[3].git.commits); n > 0 {
-				t.Errorf("New seeds %d commits of monolith", n)
-			}
+			n := len(t.s.world.repositories[3].git.commits)
+			failIf(t, n > 0, "New seeds %d commits of monolith", n)
 			t.call("owner", first, 200, "")
 			created := decode[jsonObject](t, t.call("owner", `POST /repos/acme/widgets/issues {"title":"new"}`, 201, ""))
 			pulls := decode[[]jsonObject](t, t.call("owner", "GET /repos/acme/monolith/pulls?per_page=1", 200, ""))
 			ids = append(ids, []any{created["id"], pulls[0]["id"]})
 		})
 	}
-	if !reflect.DeepEqual(ids[0], ids[1]) {
-		t.Errorf("the IDs of an issue and of a pull request are %v, depending on the first use", ids)
-	}
+	failIf(t, !reflect.DeepEqual(ids[0], ids[1]), "the IDs of an issue and of a pull request are %v, depending on the first use", ids)
 }

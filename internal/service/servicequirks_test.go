@@ -18,9 +18,7 @@ func TestQuirksCanBeChangedAtRunTime(t *testing.T) {
 		t.call("", `PUT /_service/quirks {"clock_offset":"1h","error_status":503}`, 200, "")
 		t.wantEqual("quirks", quirk.Set{ClockOffset: quirk.Duration(time.Hour), ErrorStatus: 503}, decode[quirk.Set](t, t.get("", "/_service/quirks")))
 		date, err := http.ParseTime(t.do("owner", getTemplates).Header().Get("Date"))
-		if err != nil || time.Until(date) < 59*time.Minute {
-			t.Errorf("got Date %v, error %v", date, err)
-		}
+		failIf(t, err != nil || time.Until(date) < 59*time.Minute, "got Date %v, error %v", date, err)
 		for _, wrong := range []string{
 			`{"delay":"1s"}`, `{"delay_before":"soon"}`, `{"limit_status":429}`, `{"error_status":404}`, `{"error_every":-1}`, `{"latency":"-1s"}`, `{"latency":200}`, `{`,
 		} {
@@ -60,9 +58,8 @@ func TestBanLastsUntilReset(t *testing.T) {
 		t.call("member", getTemplates, 200, "")
 		t.call("", "DELETE /_service/violations", 200, "")
 		t.call("owner", getTemplates, 200, "")
-		if v := t.s.Violations(); v.Banned || v.SentWhileLimited != 0 || v.Answered["core"] != 1 {
-			t.Errorf("after the reset: got %+v", v)
-		}
+		v := t.s.Violations()
+		failIf(t, v.Banned || v.SentWhileLimited != 0 || v.Answered["core"] != 1, "after the reset: got %+v", v)
 	})
 }
 
@@ -83,9 +80,8 @@ func TestLatencyIsTheMinimumDuration(t *testing.T) {
 		for range 20 {
 			began := time.Now()
 			t.do("owner", getTemplates)
-			if took := time.Since(began); took < time.Second || took > 2*time.Second {
-				t.Errorf("the request took %v", took)
-			}
+			took := time.Since(began)
+			failIf(t, took < time.Second || took > 2*time.Second, "the request took %v", took)
 		}
 	})
 }
@@ -119,14 +115,10 @@ func TestHeadersBehindSendsOlderRateLimitHeaders(t *testing.T) {
 		var all []int
 		for i := range 100 {
 			used, err := strconv.Atoi(t.do("owner", getTemplates).Header().Get("X-RateLimit-Used"))
-			if err != nil || used > i+1 || used < max(0, i-4) {
-				t.Fatalf("request %d: got used %d, error %v", i+1, used, err)
-			}
+			stopIf(t, err != nil || used > i+1 || used < max(0, i-4), "request %d: got used %d, error %v", i+1, used, err)
 			all = append(all, used)
 		}
-		if slices.IsSorted(all) {
-			t.Error("the headers never showed an earlier request")
-		}
+		failIf(t, slices.IsSorted(all), "the headers never showed an earlier request")
 	})
 }
 
@@ -135,13 +127,9 @@ func TestETagsPerTokenDiffer(t *testing.T) {
 		runWithService(t, func(t *tester) {
 			t = t.newService(name, 1)
 			etag := func(as string) string { return t.do(as, getTemplates).Header().Get("ETag") }
-			if etag("owner") != etag("owner-2") {
-				t.Error("ETags depend on the token without the quirk")
-			}
+			failIf(t, etag("owner") != etag("owner-2"), "ETags depend on the token without the quirk")
 			t.s.quirks.Put(quirk.Set{ETagsPerToken: true})
-			if etag("owner") == etag("owner-2") {
-				t.Error("ETags do not depend on the token")
-			}
+			failIf(t, etag("owner") == etag("owner-2"), "ETags do not depend on the token")
 			t.call("owner\nIf-None-Match: "+etag("owner"), getTemplates, 304, "")
 			t.call("owner-2\nIf-None-Match: "+etag("owner"), getTemplates, 200, "")
 		})

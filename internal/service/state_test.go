@@ -140,9 +140,8 @@ func TestGenericObjects(t *testing.T) {
 		before := s.Do("owner", "GET "+c.list+"?per_page=100").Body.Len()
 		s.Call(t, "owner", c.create, 201, c.want)
 		s.Call(t, "owner", "GET "+c.item, 200, "{}")
-		if after := s.Do("owner", "GET "+c.list+"?per_page=100").Body; after.Len() <= before+10 {
-			t.Errorf("%s: the list shows no new object: %s", c.create, after)
-		}
+		after := s.Do("owner", "GET "+c.list+"?per_page=100").Body
+		failIf(t, after.Len() <= before+10, "%s: the list shows no new object: %s", c.create, after)
 		s.Call(t, "owner", "DELETE "+c.item, 204, "")
 		s.Call(t, "owner", "GET "+c.item, 404, "")
 	}
@@ -166,9 +165,7 @@ func TestPathsByNumberShowTheSame(t *testing.T) {
 		"/orgs/acme/teams/coils": "/teams/203", "/repos/Acme/WIDGETS": "/repos/acme/widgets", "/users/acme-owner": "/user/1",
 	} {
 		a, b := s.Call(t, "owner", "GET "+byName, 200, ""), s.Call(t, "owner", "GET "+byNumber, 200, "")
-		if a.Body.String() != b.Body.String() {
-			t.Errorf("GET %s and GET %s differ: %s", byName, byNumber, b.Body)
-		}
+		failIf(t, a.Body.String() != b.Body.String(), "GET %s and GET %s differ: %s", byName, byNumber, b.Body)
 	}
 }
 
@@ -199,17 +196,13 @@ func TestHeaders(t *testing.T) {
 	s := newTester(t, Config{})
 	for as, cache := range map[string]string{"owner": "private, max-age=60, s-maxage=60", "": "public, max-age=60, s-maxage=60"} {
 		h := s.Call(t, as, "GET /repos/acme/widgets", 200, "Cache-Control: "+cache+"\nX-Github-Api-Version-Selected: 2022-11-28").Header()
-		if h.Get("X-Github-Media-Type") == "" || h.Get("X-Github-Request-Id") == "" || h.Get("Last-Modified") == "" ||
-			strings.Contains(h.Get("Vary"), "Authorization") != (as != "") {
-			t.Errorf("%q: %v", as, h)
-		}
+		failIf(t, h.Get("X-Github-Media-Type") == "" || h.Get("X-Github-Request-Id") == "" || h.Get("Last-Modified") == "" ||
+			strings.Contains(h.Get("Vary"), "Authorization") != (as != ""), "%q: %v", as, h)
 	}
 	s.Call(t, "owner", "GET /repos/acme/widgets/tarball/main", 302, "Location: https://downloads.example.com/...")
 	s = newTester(t, Config{Quirks: quirk.Set{ETagsPerToken: true}})
 	tag := func(as string) string { return s.Do(as, "GET /orgs/acme").Header().Get("Etag") }
-	if tag("owner") == tag("member") || tag("owner") == tag("owner\nAccept: application/json") {
-		t.Error("ETags do not depend on the token, or not on Accept")
-	}
+	failIf(t, tag("owner") == tag("member") || tag("owner") == tag("owner\nAccept: application/json"), "ETags do not depend on the token, or not on Accept")
 }
 
 func TestEventsOfWrites(t *testing.T) {
@@ -264,8 +257,7 @@ func TestWritesAreDelivered(t *testing.T) {
 			t.Errorf("got payload %v", p)
 		}
 		t.call("owner", `PATCH /repos/acme/widgets/issues/3 {"title":"x"}`, 200, "")
-		if p := box.takePayload(t); p["action"] != "edited" || p["issue"].(jsonObject)["number"] != 3.0 {
-			t.Errorf("got payload %v", p)
-		}
+		p := box.takePayload(t)
+		failIf(t, p["action"] != "edited" || p["issue"].(jsonObject)["number"] != 3.0, "got payload %v", p)
 	})
 }

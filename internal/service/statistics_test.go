@@ -23,13 +23,9 @@ func TestStatisticsAreComputedInTheBackground(t *testing.T) {
 		for i := range weeks["all"] {
 			all, owner = all+weeks["all"][i], owner+weeks["owner"][i]
 		}
-		if all == 0 || owner > all {
-			t.Errorf("got participation %v", weeks)
-		}
+		failIf(t, all == 0 || owner > all, "got participation %v", weeks)
 		for _, triple := range decode[[][3]int64](t, t.get("owner", path+"code_frequency")) {
-			if triple[1] < 0 || triple[2] > 0 || time.Unix(triple[0], 0).UTC().Weekday() != time.Sunday {
-				t.Errorf("got code frequency %v", triple)
-			}
+			failIf(t, triple[1] < 0 || triple[2] > 0 || time.Unix(triple[0], 0).UTC().Weekday() != time.Sunday, "got code frequency %v", triple)
 		}
 		t.call("owner", "GET "+path+"punch_card", 200, "#168")
 		t.call("owner", "GET "+path+"commit_activity", 200, "#52")
@@ -52,14 +48,10 @@ func TestStatisticsOfEmptyAndLargeRepositories(t *testing.T) {
 		for _, c := range waitForStatistics[[]contributorTotals](t, "/repos/acme/monolith/stats/contributors") {
 			total += c.Total
 			for _, w := range c.Weeks {
-				if w.A != 0 || w.D != 0 {
-					t.Fatalf("got %v, want no lines in a large repository", w)
-				}
+				stopIf(t, w.A != 0 || w.D != 0, "got %v, want no lines in a large repository", w)
 			}
 		}
-		if total < 10_000 || total >= 12_000 {
-			t.Errorf("got %v commits without merges and empty commits", total)
-		}
+		failIf(t, total < 10_000 || total >= 12_000, "got %v commits without merges and empty commits", total)
 	})
 }
 
@@ -128,9 +120,7 @@ func TestStatisticsOfKnownCommits(t *testing.T) {
 
 		punches := map[[2]int]int{}
 		for i, triple := range waitForStatistics[[][3]int](t, path+"punch_card") {
-			if triple[0] != i/24 || triple[1] != i%24 {
-				t.Fatalf("entry %d of the punch card: got %v", i, triple)
-			}
+			stopIf(t, triple[0] != i/24 || triple[1] != i%24, "entry %d of the punch card: got %v", i, triple)
 			if triple[2] > 0 {
 				punches[[2]int{triple[0], triple[1]}] = triple[2]
 			}
@@ -173,9 +163,8 @@ func TestCodeFrequencyRefuses10000Commits(t *testing.T) {
 			t.get("", path+"code_frequency")
 			one := waitForStatistics[[]contributorTotals](t, path+"contributors")[0]
 			t.call("", "GET "+path+"code_frequency", c.status, "")
-			if w := one.Weeks[0]; one.Total != c.commits-1 || w.C != c.commits-1 || w.A != c.lines || w.D != c.lines {
-				t.Errorf("%s: got contributor %+v", r.name, one)
-			}
+			w := one.Weeks[0]
+			failIf(t, one.Total != c.commits-1 || w.C != c.commits-1 || w.A != c.lines || w.D != c.lines, "%s: got contributor %+v", r.name, one)
 		}
 	})
 }

@@ -64,20 +64,17 @@ func runTableCalls(t *testing.T, calls []call) {
 func TestTableHasAllOperationsOfTheCloud(t *testing.T) {
 	s := newTest(t, Config{})
 	testservers.Equal(t, "operations", len(s.Operations()), 1223)
-	if n := len(parseTable("ghec")); n < 1223 {
-		t.Errorf("%d operations of ghec", n)
-	}
+	n := len(parseTable("ghec"))
+	failIf(t, n < 1223, "%d operations of ghec", n)
 	for _, c := range []Config{{Product: "none"}, {Unlisted: map[string]Resource{"none": {}}}} {
-		if _, err := New(c); err == nil {
-			t.Errorf("New(%+v) returns no error", c)
-		}
+		_, err := New(c)
+		failIf(t, err == nil, "New(%+v) returns no error", c)
 	}
 	shapes := map[string]string{}
 	for _, op := range s.Operations() {
 		shape := op.Method + " " + parameter.ReplaceAllString(op.Path, "{}")
-		if other := shapes[shape]; other != "" {
-			t.Errorf("%s and %s have the same paths", op.ID, other)
-		}
+		other := shapes[shape]
+		failIf(t, other != "", "%s and %s have the same paths", op.ID, other)
 		shapes[shape] = op.ID
 	}
 }
@@ -111,16 +108,11 @@ func TestEveryOperationMatchesAndAnswersItsSample(t *testing.T) {
 				method, target, body = s.Sample(op.ID, random)
 				w = s.Do("owner", method+" "+target+" "+string(body))
 			}
-			if !slices.Contains(allowed, w.Code) {
-				t.Errorf("%s: %s %s %s: status %d; want one of %v: %s", op.ID, method, target, body, w.Code, allowed, w.Body)
-			}
+			failIf(t, !slices.Contains(allowed, w.Code), "%s: %s %s %s: status %d; want one of %v: %s", op.ID, method, target, body, w.Code, allowed, w.Body)
 			isJSON := strings.HasPrefix(w.Header().Get("Content-Type"), "application/json")
-			if _, ok := testservers.Revision(w.Body.Bytes()); isJSON && !ok && op.ID != rateLimitID {
-				t.Errorf("%s: the body has no revision", op.ID)
-			}
-			if isJSON && !json.Valid(w.Body.Bytes()) {
-				t.Errorf("%s: invalid JSON: %s", op.ID, w.Body)
-			}
+			_, ok := testservers.Revision(w.Body.Bytes())
+			failIf(t, isJSON && !ok && op.ID != rateLimitID, "%s: the body has no revision", op.ID)
+			failIf(t, isJSON && !json.Valid(w.Body.Bytes()), "%s: invalid JSON: %s", op.ID, w.Body)
 		}
 	}
 }
@@ -140,9 +132,7 @@ func TestRandomTrafficKeepsRevisions(t *testing.T) {
 	look := func(target string, after string) {
 		w := s.Do("owner", "GET "+target)
 		now := view{bytes.TrimRight(w.Body.Bytes(), "\n\t "), w.Header().Get(RevisionHeader)}
-		if w.Code == http.StatusInternalServerError {
-			t.Fatalf("GET %s: status 500", target)
-		}
+		stopIf(t, w.Code == http.StatusInternalServerError, "GET %s: status 500", target)
 		old, known := seen[target]
 		op := s.Match(http.MethodGet, strings.Split(target, "?")[0])
 		if known && !anyCovers(views().Delayed, op.view) && !bytes.Equal(old.body, now.body) && old.revision == now.revision && !reported[op.ID] {
@@ -177,11 +167,9 @@ func TestJudgeSharesNoCodeWithTheGateway(t *testing.T) {
 		}
 		source := testservers.Must(os.ReadFile(name))
 		for _, use := range regexp.MustCompile(`policy\.\w+|weirgate/weir/\S+`).FindAllString(string(source), -1) {
-			if !slices.Contains([]string{"policy.Table", "policy.Limits", "policy.Window", "policy.Dialect", "policy.LoadDialect", "policy.CallerKind", "policy.Embedded", "policy.Operation",
+			failIf(t, !slices.Contains([]string{"policy.Table", "policy.Limits", "policy.Window", "policy.Dialect", "policy.LoadDialect", "policy.CallerKind", "policy.Embedded", "policy.Operation",
 				"policy.Unauthenticated", "policy.User", "policy.Installation", "policy.OAuthApp", "policy.Workflow", "policy.Enterprise", "policy.EnterpriseInstallation",
-				"policy.EnterpriseOAuthApp", "policy.Parameter", "policy.EnterpriseWorkflow", `weirgate/weir/policy"`, `weirgate/weir/internal/credential"`, `weirgate/weir/internal/service/quirk"`}, use) {
-				t.Errorf("%s uses %s", name, use)
-			}
+				"policy.EnterpriseOAuthApp", "policy.Parameter", "policy.EnterpriseWorkflow", `weirgate/weir/policy"`, `weirgate/weir/internal/credential"`, `weirgate/weir/internal/service/quirk"`}, use), "%s uses %s", name, use)
 		}
 	}
 }

@@ -25,6 +25,10 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // api is a service with a state of items, which have a content.
 type api struct {
 	*testing.T
@@ -132,9 +136,7 @@ func run(t *testing.T, quirks string, test func(c *client)) {
 func (a *api) set(quirks string) {
 	a.Helper()
 	set, err := Parse([]byte(quirks), Set{})
-	if err != nil {
-		a.Fatal(err)
-	}
+	noError(a, err)
 	a.Put(set)
 }
 
@@ -159,9 +161,7 @@ func (c *client) do(request string, fields ...string) answered {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
-	if resp.ProtoMajor != c.version {
-		c.Errorf("%s over %s", request, resp.Proto)
-	}
+	failIf(c, resp.ProtoMajor != c.version, "%s over %s", request, resp.Proto)
 	return answered{resp, string(body), err}
 }
 
@@ -179,9 +179,7 @@ func (c *client) want(status int, body string, request string, fields ...string)
 func (c *client) fields(got answered, fields ...string) {
 	c.Helper()
 	for i := 0; i < len(fields); i += 2 {
-		if value := got.Header.Get(fields[i]); value != fields[i+1] {
-			c.Errorf("%s: got %q, want %q", fields[i], value, fields[i+1])
-		}
+		testservers.Equal(c, fields[i], got.Header.Get(fields[i]), fields[i+1])
 	}
 }
 
@@ -205,9 +203,7 @@ func TestDocumentationHasTheTable(t *testing.T) {
 		t.Errorf("docs/reference-service.md must have these rows:\n%s", documentation())
 	}
 	for _, name := range formNames() {
-		if !strings.Contains(text, "`"+name+"`") {
-			t.Errorf("docs/reference-service.md does not name %s", name)
-		}
+		failIf(t, !strings.Contains(text, "`"+name+"`"), "docs/reference-service.md does not name %s", name)
 	}
 }
 
@@ -215,9 +211,8 @@ func TestEveryQuirkHasTypeNameAndText(t *testing.T) {
 	names, byName := fields()
 	for _, name := range names {
 		f := byName[name]
-		if _, ok := kinds[f.Type]; !ok || f.Tag.Get("desc") == "" {
-			t.Errorf("%s: the type %v is not in kinds, or the quirk has no description", name, f.Type)
-		}
+		_, ok := kinds[f.Type]
+		failIf(t, !ok || f.Tag.Get("desc") == "", "%s: the type %v is not in kinds, or the quirk has no description", name, f.Type)
 	}
 }
 
@@ -240,9 +235,8 @@ func TestParseRefusesInvalidQuirks(t *testing.T) {
 		`{`:                                     "quirks must be one JSON object: ",
 		`{} {}`:                                 "quirks must be one JSON object: ",
 	} {
-		if _, err := Parse([]byte(text), Set{}); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s…", text, err, want)
-		}
+		_, err := Parse([]byte(text), Set{})
+		failIf(t, err == nil || !strings.HasPrefix(err.Error(), want), "%s: got %v, want %s…", text, err, want)
 	}
 }
 
@@ -256,12 +250,9 @@ func TestQuirksChangeAtRunTime(t *testing.T) {
 		{`{"error_validators":false,"limit_answers":["rest_403"]}`, `{"limit_answers":["rest_403"]}`},
 		{`{"limit_answers":false}`, `{}`},
 	} {
-		if _, err := s.Change([]byte(c[0])); err != nil {
-			t.Fatal(err)
-		}
-		if got := string(testservers.Must(json.Marshal(s.Current()))); got != c[1] {
-			t.Errorf("after %s: got %s, want %s", c[0], got, c[1])
-		}
+		_, err := s.Change([]byte(c[0]))
+		stopIf(t, err != nil, "%v", err)
+		testservers.Equal(t, fmt.Sprintf("after %s", c[0]), string(testservers.Must(json.Marshal(s.Current()))), c[1])
 	}
 }
 
@@ -288,9 +279,7 @@ func TestLimitAnswersHaveAllForms(t *testing.T) {
 	} {
 		run(t, fmt.Sprintf(`{"limit_answers":[%q],"episode_every":1}`, c.form), func(a *client) {
 			got := a.want(c.status, "", c.request)
-			if !strings.Contains(got.body, c.body) || c.body == "" && got.body != "" {
-				a.Errorf("%s: got %s", c.form, got.body)
-			}
+			failIf(a, !strings.Contains(got.body, c.body) || c.body == "" && got.body != "", "%s: got %s", c.form, got.body)
 			a.fields(got, c.fields...)
 		})
 	}
@@ -311,9 +300,8 @@ func TestGraphQLLimitErrorsHaveAllForms(t *testing.T) {
 		"graphql_rate_limit":           `"code":"graphql_rate_limit","message":"API rate limit already exceeded`,
 		"graphql_secondary_text":       `"errors":[{"message":"You have exceeded a secondary rate limit`,
 	} {
-		if r := limited(f); !strings.Contains(string(r.body), want) || !json.Valid(r.body) || (r.status == 200) == (f == "graphql_403") {
-			t.Errorf("%s: got %d %s", f, r.status, r.body)
-		}
+		r := limited(f)
+		failIf(t, !strings.Contains(string(r.body), want) || !json.Valid(r.body) || (r.status == 200) == (f == "graphql_403"), "%s: got %d %s", f, r.status, r.body)
 	}
 }
 
@@ -365,16 +353,13 @@ func TestQueriesLag(t *testing.T) {
 		c.want(200, "", "POST /graphql mutation{change}")
 		c.want(200, old, query)
 		changed := c.want(200, "", limits).body
-		if changed == old {
-			c.Errorf("the limits lag: %s", changed)
-		}
+		failIf(c, changed == old, "the limits lag: %s", changed)
 		c.want(200, changed, "POST /graphql {viewer,zone}") // a query without an old answer
 		c.mu.Lock()
 		c.isLimited = true
 		c.mu.Unlock()
-		if got := c.want(200, "", query).body; !strings.Contains(got, "RATE_LIMITED") {
-			c.Errorf("an old response hides a limit error: %s", got)
-		}
+		got := c.want(200, "", query).body
+		failIf(c, !strings.Contains(got, "RATE_LIMITED"), "an old response hides a limit error: %s", got)
 		c.mu.Lock()
 		c.isLimited = false
 		c.mu.Unlock()
@@ -457,9 +442,7 @@ func TestNewTokensAreUnknown(t *testing.T) {
 		for range 30 {
 			statuses[c.do("GET /items/a", "Authorization", "Bearer "+minted.Token).StatusCode] = true
 		}
-		if !reflect.DeepEqual(statuses, map[int]bool{401: true, 403: true, 404: true}) {
-			c.Errorf("got %v", statuses)
-		}
+		failIf(c, !reflect.DeepEqual(statuses, map[int]bool{401: true, 403: true, 404: true}), "got %v", statuses)
 		c.want(200, "", "GET /items/a", "Authorization", "Bearer other")
 		time.Sleep(1500 * time.Millisecond)
 		c.want(200, "", "GET /items/a", "Authorization", "Bearer "+minted.Token)
@@ -496,9 +479,8 @@ func TestReportsOfOtherLimits(t *testing.T) {
 func TestResourceLimitsGiveAPartOfTheData(t *testing.T) {
 	run(t, `{"resource_limits_exceeded":true}`, func(c *client) {
 		got := c.want(200, "", "POST /graphql {viewer{login}}")
-		if want := `{"data":{"viewer":null,"zone":1},"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED",`; !strings.HasPrefix(got.body, want) {
-			c.Errorf("got %s", got.body)
-		}
+		want := `{"data":{"viewer":null,"zone":1},"errors":[{"type":"RESOURCE_LIMITS_EXCEEDED",`
+		failIf(c, !strings.HasPrefix(got.body, want), "got %s", got.body)
 	})
 }
 
@@ -524,9 +506,7 @@ func TestGoAwayEndsConnections(t *testing.T) {
 			c.want(200, "old", "GET /items/a")
 			synctest.Wait()
 		}
-		if c.dials != 3 {
-			c.Errorf("got %d connections, want 3", c.dials)
-		}
+		failIf(c, c.dials != 3, "got %d connections, want 3", c.dials)
 	})
 }
 
@@ -538,12 +518,9 @@ func TestRefusedStreamsAreNotProcessed(t *testing.T) {
 			got, code := c.do(request), http2.StreamError{}
 			isStream := errors.As(got.err, &code)
 			want := map[string]http2.ErrCode{"PUT": http2.ErrCodeRefusedStream, "POST": http2.ErrCodeInternal}[request[:strings.IndexByte(request, ' ')]]
-			if got.err == nil || c.version == 2 && (!isStream || code.Code != want) {
-				c.Errorf("%s: got %d, %v; want %v", request, got.StatusCode, got.err, want)
-			}
-			if processed := c.served > served; processed != strings.HasPrefix(request, "POST") {
-				c.Errorf("%s: processed %t", request, processed)
-			}
+			failIf(c, got.err == nil || c.version == 2 && (!isStream || code.Code != want), "%s: got %d, %v; want %v", request, got.StatusCode, got.err, want)
+			processed := c.served > served
+			failIf(c, processed != strings.HasPrefix(request, "POST"), "%s: processed %t", request, processed)
 		}
 	})
 }
@@ -552,12 +529,10 @@ func TestBodiesAreLateOrTruncated(t *testing.T) {
 	run(t, `{"slow_body":"3s","truncate_every":2}`, func(c *client) {
 		began := time.Now()
 		c.want(200, "old", "GET /items/a")
-		if took := time.Since(began); took != 3*time.Second {
-			c.Errorf("the body took %v", took)
-		}
-		if got := c.do("GET /items/a"); got.err == nil || got.StatusCode != 200 || got.body != "o" {
-			c.Errorf("got %d %q, %v", got.StatusCode, got.body, got.err)
-		}
+		took := time.Since(began)
+		failIf(c, took != 3*time.Second, "the body took %v", took)
+		got := c.do("GET /items/a")
+		failIf(c, got.err == nil || got.StatusCode != 200 || got.body != "o", "got %d %q, %v", got.StatusCode, got.body, got.err)
 	})
 }
 
@@ -569,7 +544,5 @@ func TestChancesAreSeeded(t *testing.T) {
 		}
 		return all
 	}
-	if !slices.Equal(draw(1), draw(1)) || slices.Equal(draw(1), draw(2)) {
-		t.Error("choices do not depend on the seed, or not only")
-	}
+	failIf(t, !slices.Equal(draw(1), draw(1)) || slices.Equal(draw(1), draw(2)), "choices do not depend on the seed, or not only")
 }
