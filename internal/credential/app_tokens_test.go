@@ -141,9 +141,7 @@ func (r *appTest) answered(s *Source, answers ...answer) {
 	for _, a := range answers {
 		for {
 			token, wait, err := s.try(policy.CredentialUse{Safe: true, Repeatable: true}, true, time.Now())
-			if err != nil {
-				r.Fatal(err)
-			}
+			noError(r, err)
 			if token != nil {
 				s.observe(token, a, time.Now(), time.Now())
 				break
@@ -172,9 +170,7 @@ func TestTokenIsRenewedInTheBackgroundBeforeItExpires(t *testing.T) {
 		equal(r, "waiting for the renewal", time.Since(began), 0)
 		time.Sleep(2 * time.Second)
 		r.want(s, "ghs_2")
-		if r.up.issued != 2 || r.up.requests[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}" {
-			r.Errorf("%d tokens were issued, first request %s", r.up.issued, r.up.requests[0])
-		}
+		failIf(r, r.up.issued != 2 || r.up.requests[0] != "POST http://api.test/api/v3/app/installations/42/access_tokens {}", "%d tokens were issued, first request %s", r.up.issued, r.up.requests[0])
 	})
 }
 
@@ -184,9 +180,8 @@ func TestShortLivedTokensAreRenewedWithPauses(t *testing.T) {
 		r.up.life = renewBefore - time.Second
 		s := r.source(r.cache(nil), nil)
 		for range 4 * int(firstPause/time.Second) {
-			if _, err := s.get(r.Context()); err != nil {
-				r.Error(err)
-			}
+			_, err := s.get(r.Context())
+			failIf(r, err != nil, "%v", err)
 			time.Sleep(time.Second)
 		}
 		equal(r, "issued tokens", r.up.issued, 4)
@@ -199,9 +194,7 @@ func TestAppsWithDifferentPermissionsShareNoToken(t *testing.T) {
 		r.want(r.source(m, map[string]string{"contents": "read", "issues": "read"}), "ghs_1")
 		r.want(r.source(m, map[string]string{"contents": "write"}), "ghs_2")
 		r.want(r.source(m, map[string]string{"issues": "read", "contents": "read"}), "ghs_1")
-		if !strings.HasSuffix(r.up.requests[0], `{"permissions":{"contents":"read","issues":"read"}}`) {
-			r.Errorf("requested %s", r.up.requests[0])
-		}
+		failIf(r, !strings.HasSuffix(r.up.requests[0], `{"permissions":{"contents":"read","issues":"read"}}`), "requested %s", r.up.requests[0])
 	})
 }
 
@@ -231,9 +224,8 @@ func TestLifetimeOfATokenHasARange(t *testing.T) {
 				resp.Header.Set("Date", time.Now().Add(c.clock).UTC().Format(http.TimeFormat))
 				return resp, nil
 			}))
-			if got := time.Until(token.Expires); err != nil || got != c.want {
-				t.Errorf("clock %v ahead, lifetime %v: got %v, %v; want %v", c.clock, c.life, got, err, c.want)
-			}
+			got := time.Until(token.Expires)
+			failIf(t, err != nil || got != c.want, "clock %v ahead, lifetime %v: got %v, %v; want %v", c.clock, c.life, got, err, c.want)
 		})
 	}
 }
@@ -259,9 +251,8 @@ func TestTokensAreIssuedAlthoughTheClockIsWrong(t *testing.T) {
 		r.app.ID, r.up.clock = "8", time.Second // the app is wrong, and not the clock
 		_, err := r.source(r.cache(nil), nil).get(r.Context())
 		equal(r, "requests", len(r.up.requests), 1)
-		if remedy := "check app.id, app.key and the clock"; err == nil || !strings.Contains(err.Error(), remedy) {
-			r.Errorf("got %v, want the remedy %q", err, remedy)
-		}
+		remedy := "check app.id, app.key and the clock"
+		failIf(r, err == nil || !strings.Contains(err.Error(), remedy), "got %v, want the remedy %q", err, remedy)
 	})
 }
 
@@ -298,13 +289,9 @@ func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 			before := len(r.up.requests)
 			time.Sleep(c.pause)
 			_, _ = s.get(r.Context())
-			if before != 1 || len(r.up.requests) != 2 {
-				r.Errorf("%s: %d requests, and %d after the pause; want 1 and 2", c.name, before, len(r.up.requests))
-			}
+			failIf(r, before != 1 || len(r.up.requests) != 2, "%s: %d requests, and %d after the pause; want 1 and 2", c.name, before, len(r.up.requests))
 		}
-		if strings.Contains(r.log.String(), "secret") || strings.Contains(r.log.String(), "eyJ") {
-			r.Errorf("the log contains a secret: %s", r.log.String())
-		}
+		failIf(r, strings.Contains(r.log.String(), "secret") || strings.Contains(r.log.String(), "eyJ"), "the log contains a secret: %s", r.log.String())
 	})
 }
 
@@ -316,12 +303,9 @@ func TestRetryEndsThePauseAfterAFailedTokenRequest(t *testing.T) {
 			s := r.source(m, nil)
 			_, _ = s.get(r.Context())
 			r.up.respond = nil
-			if got := m.Retry(name); got != ends {
-				r.Errorf("%q: got %v, want %v", name, got, ends)
-			}
-			if _, err := s.get(r.Context()); (err == nil) != ends || m.Retry(name) && ends {
-				r.Errorf("%q: %v", name, err)
-			}
+			equal(r, fmt.Sprintf("%q", name), m.Retry(name), ends)
+			_, err := s.get(r.Context())
+			failIf(r, (err == nil) != ends || m.Retry(name) && ends, "%q: %v", name, err)
 		}
 	})
 }
@@ -347,9 +331,7 @@ func TestErrorsQuoteNoTokenOfAResponse(t *testing.T) {
 		}}
 		app := testApp()
 		_, err := app.issue(t.Context(), transport)
-		if err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%q: %v", response, err)
-		}
+		failIf(t, err == nil || strings.Contains(err.Error(), "secret"), "%q: %v", response, err)
 		transport.CloseIdleConnections()
 	}
 }
@@ -364,9 +346,8 @@ func TestWaitForATokenEndsWithTheClientsContext(t *testing.T) {
 			r.Error(err)
 		}
 		time.Sleep(issueTimeout) // the cache stops waiting too
-		if _, err := s.get(r.Context()); err == nil {
-			r.Error("got a token from an upstream that does not respond")
-		}
+		_, err := s.get(r.Context())
+		failIf(r, err == nil, "got a token from an upstream that does not respond")
 	})
 }
 
@@ -394,17 +375,15 @@ func TestCorrectedKeyIsUsedWithoutPause(t *testing.T) {
 		var unusable *policy.UnusableError
 		for range 20 {
 			time.Sleep(time.Minute)
-			if _, err := r.source(m, nil).get(r.Context()); !errors.As(err, &unusable) {
-				r.Fatal(err)
-			}
+			_, err := r.source(m, nil).get(r.Context())
+			stopIf(r, !errors.As(err, &unusable), "%v", err)
 		}
 		before := len(r.up.requests)
 		r.app.Key = right
 		r.want(r.source(m, nil), "ghs_1")
 		r.app.Key = wrong
-		if _, err := r.source(m, nil).get(r.Context()); err == nil || len(r.up.requests) != before+1 {
-			r.Errorf("%v; %d more requests, want 1", err, len(r.up.requests)-before)
-		}
+		_, err := r.source(m, nil).get(r.Context())
+		failIf(r, err == nil || len(r.up.requests) != before+1, "%v; %d more requests, want 1", err, len(r.up.requests)-before)
 	})
 }
 
@@ -416,9 +395,7 @@ func TestReplicasShareALimitOfTokenRequests(t *testing.T) {
 		b := r.source(r.cache(store), nil)
 		for began := time.Now(); time.Since(began) < limitPause; time.Sleep(time.Second) {
 			synctest.Wait()
-			if len(r.up.requests) > 1 {
-				r.Errorf("%d requests, %v after the limit error", len(r.up.requests), time.Since(began))
-			}
+			failIf(r, len(r.up.requests) > 1, "%d requests, %v after the limit error", len(r.up.requests), time.Since(began))
 			go func() { _, _ = a.get(r.Context()) }()
 			go func() { _, _ = b.get(r.Context()) }()
 		}
@@ -543,14 +520,12 @@ func TestReplicasShareRenewalsAndSurviveALostLeaseOwner(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		both("ghs_2")
 		time.Sleep(2 * time.Hour)
-		if mine, _ := store.Lease(r.Context(), "", "crashed replica", leaseLifetime); !mine {
-			r.Error("another replica holds the lease")
-		}
+		mine, _ := store.Lease(r.Context(), "", "crashed replica", leaseLifetime)
+		failIf(r, !mine, "another replica holds the lease")
 		began := time.Now()
 		both("ghs_3")
-		if waited := time.Since(began); waited < leaseLifetime || waited > leaseLifetime+3*time.Second {
-			r.Errorf("waited %v for the lease of a crashed replica", waited)
-		}
+		waited := time.Since(began)
+		failIf(r, waited < leaseLifetime || waited > leaseLifetime+3*time.Second, "waited %v for the lease of a crashed replica", waited)
 		time.Sleep(freshFor)
 		r.answered(a, answerRefused) // the stored token is the rejected one
 		time.Sleep(firstPause)
@@ -564,8 +539,7 @@ func TestParseAppKeyRefusesOtherTexts(t *testing.T) {
 		testservers.AppKey(): true, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8})): true,
 		"": false, "hunter2": false, "-----BEGIN PRIVATE KEY-----\naHVudGVyMg==\n-----END PRIVATE KEY-----\n": false,
 	} {
-		if _, err := ParseAppKey(Secret(text)); (err == nil) != valid || err != nil && strings.Contains(err.Error(), "unter") {
-			t.Errorf("%q: %v", text, err)
-		}
+		_, err := ParseAppKey(Secret(text))
+		failIf(t, (err == nil) != valid || err != nil && strings.Contains(err.Error(), "unter"), "%q: %v", text, err)
 	}
 }

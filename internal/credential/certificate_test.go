@@ -117,9 +117,8 @@ func TestCertificateIdentifiesItsClient(t *testing.T) {
 			t.Errorf("%s: got client %q and error %v, want client %q", c.name, clientOf(caller), err, c.want)
 		}
 	}
-	if _, err := all.Identify(&http.Request{}); err == nil {
-		t.Error("a connection without TLS was identified")
-	}
+	_, err := all.Identify(&http.Request{})
+	failIf(t, err == nil, "a connection without TLS was identified")
 }
 
 // A verified connection is trusted only as long as its authority is configured and its
@@ -177,10 +176,8 @@ func TestAuthorizationTakesPrecedenceOverTheCertificate(t *testing.T) {
 	} {
 		c.request.TLS = c.state
 		got, err := b.Identify(c.request)
-		if err != nil || got.Client != c.client || authorizationOf(got) != c.authorization ||
-			got.Passed != (c.name == "own token") {
-			t.Errorf("%s: %+v, %v", c.name, got, err)
-		}
+		failIf(t, err != nil || got.Client != c.client || authorizationOf(got) != c.authorization ||
+			got.Passed != (c.name == "own token"), "%s: %+v, %v", c.name, got, err)
 	}
 }
 
@@ -196,9 +193,8 @@ func TestClientAuthDependsOnTheClients(t *testing.T) {
 		"names and fingerprints":     {certificateRegistry(true, ours, "dns:a", pin), tls.VerifyClientCertIfGiven},
 		"names without an authority": {certificateRegistry(true, nil, "dns:a"), tls.RequestClientCert},
 	} {
-		if got, pool := c.registry.ClientAuth(); got != c.want || (pool != nil) != (c.want == tls.VerifyClientCertIfGiven) {
-			t.Errorf("%s: got %s with pool %v, want %s", name, got, pool, c.want)
-		}
+		got, pool := c.registry.ClientAuth()
+		failIf(t, got != c.want || (pool != nil) != (c.want == tls.VerifyClientCertIfGiven), "%s: got %s with pool %v, want %s", name, got, pool, c.want)
 	}
 }
 
@@ -212,9 +208,8 @@ func TestParseCertificateAcceptsKnownForms(t *testing.T) {
 		"subject:CN=a,O=b":       {"subject", "CN=a,O=b"},
 		"":                       {}, "dns:": {}, "builds": {}, "sha256:00": {}, "sha1:" + hex: {}, "DNS:a": {}, "sha256:" + hex + "00": {}, ":a": {},
 	} {
-		if got, err := ParseCertificate(text); got != want || (err == nil) != (want != Certificate{}) {
-			t.Errorf("%s: got %v, %v, want %v", text, got, err, want)
-		}
+		got, err := ParseCertificate(text)
+		failIf(t, got != want || (err == nil) != (want != Certificate{}), "%s: got %v, %v, want %v", text, got, err, want)
 	}
 }
 
@@ -229,9 +224,8 @@ func TestParseAuthoritiesAcceptsOnlyCertificates(t *testing.T) {
 		{"none", "", 0}, {"path instead of a certificate", "/etc/ca.pem", 0}, {"private key", key, 0}, {"private key after a certificate", one + key, 0}, {"truncated", one + one[:60], 0},
 		{"invalid certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", 0},
 	} {
-		if got, err := ParseAuthorities(c.text); len(got) != c.want || (err == nil) != (c.want > 0) {
-			t.Errorf("%s: got %d certificates and error %v, want %d", c.name, len(got), err, c.want)
-		}
+		got, err := ParseAuthorities(c.text)
+		failIf(t, len(got) != c.want || (err == nil) != (c.want > 0), "%s: got %d certificates and error %v, want %d", c.name, len(got), err, c.want)
 	}
 }
 
@@ -261,9 +255,7 @@ func TestPageOfAnotherSiteCannotUseTheCertificateOfABrowser(t *testing.T) {
 			r.Header.Set(c.fields[i], c.fields[i+1])
 		}
 		caller, err := b.Identify(r)
-		if !errors.Is(err, c.want) {
-			t.Errorf("%s: got the error %v, want %v", c.name, err, c.want)
-		}
+		failIf(t, !errors.Is(err, c.want), "%s: got the error %v, want %v", c.name, err, c.want)
 		if own := r.Header.Get("Authorization") == ""; err == nil && (caller.Client == "subject:CN=builds") != own {
 			t.Errorf("%s: got the client %q", c.name, clientOf(caller))
 		}

@@ -78,9 +78,7 @@ func TestWrappedCredentialsOfTheGatewayAreNeverForwarded(t *testing.T) {
 			if kind == "custom key" && (name == "after the prefix of a token" || name == "after another prefix" || name == "in upper case") {
 				continue // part of a longer word, or another word: not a key
 			}
-			if w.forwards(value) {
-				t.Errorf("%s, %s: forwarded", kind, name)
-			}
+			failIf(t, w.forwards(value), "%s, %s: forwarded", kind, name)
 		}
 	}
 	for name, value := range map[string]string{
@@ -93,9 +91,7 @@ func TestWrappedCredentialsOfTheGatewayAreNeverForwarded(t *testing.T) {
 		"too many encodings":                        "Bearer " + strings.Repeat("3", 4000),
 		"too long":                                  "Bearer " + strings.Repeat("-", maxCredential),
 	} {
-		if w.forwards(value) {
-			t.Errorf("%s: forwarded", name)
-		}
+		failIf(t, w.forwards(value), "%s: forwarded", name)
 	}
 }
 
@@ -144,9 +140,7 @@ func FuzzWrappedCredential(f *testing.F) {
 					break
 				}
 			}
-			if w.forwards(scheme + value) {
-				t.Errorf("%s: forwarded as %q", kind, scheme+value)
-			}
+			failIf(t, w.forwards(scheme+value), "%s: forwarded as %q", kind, scheme+value)
 		}
 	})
 }
@@ -161,25 +155,17 @@ func TestHoldsOwnFindsCredentialsOfTheGateway(t *testing.T) {
 			"basic": basic("octocat:" + own), "base64": b64(own), "quoted": `"` + own + `"`, "percent-encoded": percent(own), "percent-encoded twice": percent(percent(own)),
 			"userinfo": "https://x:" + own + "@api.test/", "hexadecimal": hex.EncodeToString([]byte(own)),
 		} {
-			if !w.registry.HoldsOwn(requestWith("Bearer "+own), text) {
-				t.Errorf("%s, %s: not found with the key of the request", kind, name)
-			}
-			if !w.registry.HoldsOwn(requestWith(""), text) {
-				t.Errorf("%s, %s: not found", kind, name)
-			}
+			failIf(t, !w.registry.HoldsOwn(requestWith("Bearer "+own), text), "%s, %s: not found with the key of the request", kind, name)
+			failIf(t, !w.registry.HoldsOwn(requestWith(""), text), "%s, %s: not found", kind, name)
 		}
-		if kind != "expired token" && !w.registry.HoldsOwn(requestWith("Bearer "+own), "x"+own+"x") {
-			t.Errorf("%s in a word: not found", kind)
-		}
+		failIf(t, kind != "expired token" && !w.registry.HoldsOwn(requestWith("Bearer "+own), "x"+own+"x"), "%s in a word: not found", kind)
 	}
 	for _, text := range []string{
 		"", "octokit-core.js/6.1.2 Node.js/22", "application/vnd.github+json", "0123456789abcdef0123456789abcdef01234567", "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
 		"Y3Vyc29yOnYyOpHOAAEwLjUzNDg3NjQ4NzY1NDM", "100%", strings.Repeat("%41", 2000), "2026-01-01T00:00:00Z", "https://gateway.example/weir",
 		"weir_deployment_tools_x", "weir_requests_total in:file language:go", "repo:acme/weir_tools weir_requests_total", "weir_exporter/1.0 (linux; amd64)", percent("weir_requests_total"),
 	} {
-		if w.registry.HoldsOwn(requestWith("Bearer "+customKey), text) || w.registry.HoldsOwn(requestWith("Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a"), text) {
-			t.Errorf("%.40q is taken for a credential of the gateway", text)
-		}
+		failIf(t, w.registry.HoldsOwn(requestWith("Bearer "+customKey), text) || w.registry.HoldsOwn(requestWith("Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a"), text), "%.40q is taken for a credential of the gateway", text)
 	}
 }
 

@@ -63,9 +63,7 @@ func TestClaimTagsTheRequest(t *testing.T) {
 		{"list of two", []string{"acme/widgets", "acme/gears"}, ""},
 	} {
 		caller := identify(t, b, "Bearer "+w.token(map[string]any{"repository": c.claim}))
-		if caller.TokenTag != c.want || !caller.TagFromClaim {
-			t.Errorf("%s: got tag %q (from the claim: %t), want %q", c.name, caller.TokenTag, caller.TagFromClaim, c.want)
-		}
+		failIf(t, caller.TokenTag != c.want || !caller.TagFromClaim, "%s: got tag %q (from the claim: %t), want %q", c.name, caller.TokenTag, caller.TagFromClaim, c.want)
 	}
 }
 
@@ -74,9 +72,8 @@ func TestTokenOfAConfiguredIssuerIsNeverPassedThrough(t *testing.T) {
 	w, stranger := newFakeIssuer(t), newSigningKey("a")
 	b := w.registry(true, builds)
 	good := w.token(nil)
-	if c := identify(t, b, "Bearer "+good); c.Client != "0" {
-		t.Fatalf("valid token: got %+v", c)
-	}
+	c := identify(t, b, "Bearer "+good)
+	stopIf(t, c.Client != "0", "valid token: got %+v", c)
 	signed := func(claim string, value any) string { return "Bearer " + w.token(map[string]any{claim: value}) }
 	expectRefused(t, b, []error{ErrInvalidToken, ErrIssuerUnavailable, ErrForm, ErrOwn},
 		signed("exp", 1), signed("aud", "other"), signed("sub", "deploys"), // no client matches
@@ -106,9 +103,7 @@ func TestTokenOfAnotherIssuerSelectsNoClient(t *testing.T) {
 		{"other issuer, signed by the own key", otherAddress, w.key, "", ErrInvalidToken, errNoClient},
 	} {
 		got, err := b.Identify(requestWith("Bearer " + c.key.token(map[string]any{"iss": c.issuer})))
-		if clientOf(got) != c.client || !errors.Is(err, c.want) || errors.Is(err, c.not) {
-			t.Errorf("%s: %+v, %v", c.name, got, err)
-		}
+		failIf(t, clientOf(got) != c.client || !errors.Is(err, c.want) || errors.Is(err, c.not), "%s: %+v, %v", c.name, got, err)
 	}
 }
 
@@ -116,9 +111,7 @@ func TestUnreachableIssuerIsATemporaryError(t *testing.T) {
 	w := newFakeIssuer(t)
 	w.answer(func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) })
 	_, err := w.registry(true, builds).Identify(requestWith("Bearer " + w.token(nil)))
-	if !errors.Is(err, ErrIssuerUnavailable) || errors.Is(err, ErrInvalidToken) {
-		t.Errorf("got %v, want ErrIssuerUnavailable", err)
-	}
+	failIf(t, !errors.Is(err, ErrIssuerUnavailable) || errors.Is(err, ErrInvalidToken), "got %v, want ErrIssuerUnavailable", err)
 }
 
 // Random clients and claims: the selected client must equal the first client whose claims are all in the token.
@@ -160,8 +153,6 @@ func FuzzAuthorization(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value string) {
 		c, err := b.Identify(requestWith(value))
 		held := err == nil && authorizationOf(c) == "Bearer held"
-		if held != (clientOf(c) != "") {
-			t.Errorf("%q: got %+v, %v", value, c, err)
-		}
+		failIf(t, held != (clientOf(c) != ""), "%q: got %+v, %v", value, c, err)
 	})
 }

@@ -159,8 +159,6 @@ func TestKnownValuesContainNoCredential(t *testing.T) {
 		}
 	}
 	for _, i := range slices.Concat(r.known.passed.Values(), r.known.clients.Values()) {
-		if strings.Contains(fmt.Sprintf("%+v %+v", *i.identity, i.token), token) {
-			t.Errorf("%+v contains the credential", i.identity)
-		}
+		failIf(t, strings.Contains(fmt.Sprintf("%+v %+v", *i.identity, i.token), token), "%+v contains the credential", i.identity)
 	}
 }

@@ -138,9 +138,8 @@ func TestPickPrefersClearlyLargerBudgets(t *testing.T) {
 		p := poolOf("user", "second", "enterprise")
 		got := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core, Left: c.left}, time.Now())
 		equal(t, c.name, got.Account, c.want)
-		if again := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core}, time.Now()); again.Class != got.Class {
-			t.Errorf("%s: the next request uses %s", c.name, again.Account)
-		}
+		again := p.Pick(policy.CredentialRequest{Operation: subscribers, Resource: policy.Core}, time.Now())
+		failIf(t, again.Class != got.Class, "%s: the next request uses %s", c.name, again.Account)
 	}
 }
 
@@ -150,15 +149,11 @@ func TestPickReadsBudgetsWithoutItsLock(t *testing.T) {
 	called := false
 	p.Pick(policy.CredentialRequest{Operation: subscribers, Left: func(policy.Caller) (int, bool) {
 		called = true
-		if !p.mu.TryLock() {
-			t.Fatal("Pick holds its lock")
-		}
+		stopIf(t, !p.mu.TryLock(), "Pick holds its lock")
 		p.mu.Unlock()
 		return 0, false
 	}}, time.Now())
-	if !called {
-		t.Error("Left was not called")
-	}
+	failIf(t, !called, "Left was not called")
 }
 
 func TestKindsThatAnOperationAccepts(t *testing.T) {
@@ -188,9 +183,8 @@ func TestNoClientTokenGetsTheClassOfAnApp(t *testing.T) {
 		c.Held = []Held{{Name: "bot", Kind: policy.Installation, Account: "installation:42", Source: r.source(r.cache(nil), nil)}}
 	})
 	for _, value := range []string{identity, "source " + identity, "\x00" + identity} {
-		if account := b.AccountOf(value); account == "installation:42" {
-			t.Errorf("%q has the account of the app", value)
-		}
+		account := b.AccountOf(value)
+		failIf(t, account == "installation:42", "%q has the account of the app", value)
 	}
 }
 
@@ -220,22 +214,17 @@ func expectQuarantine(t *testing.T, what string, p *Pool, times int, remains tim
 	if times == 0 && len(got) == 0 {
 		return
 	}
-	if len(got) != 1 || got[0].Times != times || time.Until(got[0].Until) != remains {
-		t.Errorf("%s: quarantine %+v, want %d times and %v", what, got, times, remains)
-	}
+	failIf(t, len(got) != 1 || got[0].Times != times || time.Until(got[0].Until) != remains, "%s: quarantine %+v, want %d times and %v", what, got, times, remains)
 	var unusable *policy.UnusableError
-	if _, err := p.held[0].Authorize(http.Header{}, policy.CredentialUse{}); remains > 0 && (!errors.As(err, &unusable) || unusable.Name != "user") {
-		t.Errorf("%s: a request is sent in quarantine: %v", what, err)
-	}
+	_, err := p.held[0].Authorize(http.Header{}, policy.CredentialUse{})
+	failIf(t, remains > 0 && (!errors.As(err, &unusable) || unusable.Name != "user"), "%s: a request is sent in quarantine: %v", what, err)
 }
 
 func TestQuarantineGrowsAndEndsAfterAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, began := poolOf("user", "second"), time.Now()
 		for range 20 { // sent before the quarantine
-			if p.answered(began, 401) {
-				t.Error("a rejected request is repeated")
-			}
+			failIf(t, p.answered(began, 401), "a rejected request is repeated")
 		}
 		expectQuarantine(t, "repeated refusals", p, 1, firstQuarantine)
 		for n := range 3 {
@@ -264,14 +253,10 @@ func TestSingle401OfAnAcceptedCredentialQuarantinesNothing(t *testing.T) {
 			p.answered(time.Now(), 200)
 			time.Sleep(time.Second)
 			for range 2 {
-				if !p.answered(time.Now(), 401) || len(p.health.Quarantined()) > 0 {
-					t.Fatal("one 401 counts")
-				}
+				stopIf(t, !p.answered(time.Now(), 401) || len(p.health.Quarantined()) > 0, "one 401 counts")
 			}
 			noError(t, p.held[0].Await(t.Context(), time.Now().Add(time.Minute), policy.CredentialUse{Safe: true, Repeatable: true}))
-			if mustBegin(t, p).End(subscribers, status, false) {
-				t.Errorf("%d: the confirming request is repeated", status)
-			}
+			failIf(t, mustBegin(t, p).End(subscribers, status, false), "%d: the confirming request is repeated", status)
 			expectQuarantine(t, fmt.Sprint(status), p, times, firstQuarantine)
 		})
 	}
@@ -294,9 +279,8 @@ func TestKeepEndsTheQuarantineOfReplacedCredentials(t *testing.T) {
 	}
 	health.Keep(registry("one", "new"))
 	health.record(b.hash("other"), "other", false, now, now) // a response that arrives late
-	if list := health.Quarantined(); len(list) != 1 || list[0].Name != b.hash("one") {
-		t.Errorf("quarantine after Keep: %+v", list)
-	}
+	list := health.Quarantined()
+	failIf(t, len(list) != 1 || list[0].Name != b.hash("one"), "quarantine after Keep: %+v", list)
 }
 
 // A probe gets no response if its client disconnects or the upstream is unreachable.
@@ -310,15 +294,13 @@ func TestProbeWithoutResponsePermitsAnotherProbe(t *testing.T) {
 		for range 3 {
 			probe := mustBegin(t, p)
 			p.answered(time.Now().Add(-time.Second), 0) // sent before the probe
-			if _, err := p.held[0].Authorize(http.Header{}, policy.CredentialUse{}); err == nil {
-				t.Error("two probes permitted")
-			}
+			_, err := p.held[0].Authorize(http.Header{}, policy.CredentialUse{})
+			failIf(t, err == nil, "two probes permitted")
 			time.Sleep(time.Second)
 			probe.End(subscribers, 0, false)
 		}
-		if q := p.health.Quarantined(); len(q) != 1 || q[0].Times != 1 {
-			t.Errorf("quarantine after probes without response: %+v", q)
-		}
+		q := p.health.Quarantined()
+		failIf(t, len(q) != 1 || q[0].Times != 1, "quarantine after probes without response: %+v", q)
 	})
 }
 
@@ -328,9 +310,8 @@ func TestHiddenTargetsAreBounded(t *testing.T) {
 	for i := range 3 * maxHidden {
 		p.OnHidden(class, policy.CredentialRequest{Operation: subscribers, Path: fmt.Sprint(i)}, 404, false, now)
 	}
-	if n := p.health.hidden.Len(); n > maxHidden {
-		t.Errorf("%d hidden targets, want at most %d", n, maxHidden)
-	}
+	n := p.health.hidden.Len()
+	failIf(t, n > maxHidden, "%d hidden targets, want at most %d", n, maxHidden)
 }
 
 func TestOAuthAppOfAnEnterpriseIsSentAsBasic(t *testing.T) {
@@ -367,9 +348,8 @@ func TestStandingAfterEachAnswer(t *testing.T) {
 			v := s.observe(a, now, now)
 			got = append(got, []string{"unproven", "proven", "doubted", "rejected"}[s.state]+" "+[]string{"counts", "accepts", "repeat", "rejects"}[v])
 		}
-		if text := strings.Join(got, ", "); text != c.want {
-			t.Errorf("%s:\n%s, want\n%s", c.name, text, c.want)
-		}
+		text := strings.Join(got, ", ")
+		failIf(t, text != c.want, "%s:\n%s, want\n%s", c.name, text, c.want)
 	}
 }
 
@@ -541,9 +521,8 @@ func TestAgeOfATokenIsThatOfItsMinting(t *testing.T) {
 			}
 			s := r.source(r.cache(&memoryTokens{token: token}), nil)
 			r.want(s, "ghs_other")
-			if now := time.Now(); s.newest.isFresh(now) != c.fresh || s.newest.isFresh(now.Add(freshFor)) {
-				r.Errorf("%s: fresh %v, want %v", c.name, !c.fresh, c.fresh)
-			}
+			now := time.Now()
+			failIf(r, s.newest.isFresh(now) != c.fresh || s.newest.isFresh(now.Add(freshFor)), "%s: fresh %v, want %v", c.name, !c.fresh, c.fresh)
 		})
 	}
 }

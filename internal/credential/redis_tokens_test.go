@@ -61,18 +61,15 @@ func (f *tokenFleet) open(secret string) *RedisTokens {
 // expectLease checks whether a replica gets a lease.
 func (f *tokenFleet) expectLease(s *RedisTokens, token, owner string, lifetime time.Duration, want bool) {
 	f.Helper()
-	if leased, err := s.Lease(f.Context(), token, owner, lifetime); leased != want || err != nil {
-		f.Errorf("lease of %s for %s: %v, %v; want %v", token, owner, leased, err, want)
-	}
+	leased, err := s.Lease(f.Context(), token, owner, lifetime)
+	failIf(f, leased != want || err != nil, "lease of %s for %s: %v, %v; want %v", token, owner, leased, err, want)
 }
 
 // expectToken checks a stored token, or the error of reading it.
 func (f *tokenFleet) expectToken(what string, s *RedisTokens, name string, want AppToken, wantErr error) {
 	f.Helper()
 	got, err := s.Load(f.Context(), name)
-	if got.Value != want.Value || !got.Expires.Equal(want.Expires) || !got.Minted.Equal(want.Minted) || !errors.Is(err, wantErr) {
-		f.Errorf("%s: got %+v, %v; want %+v, %v", what, got, err, want, wantErr)
-	}
+	failIf(f, got.Value != want.Value || !got.Expires.Equal(want.Expires) || !got.Minted.Equal(want.Minted) || !errors.Is(err, wantErr), "%s: got %+v, %v; want %+v, %v", what, got, err, want, wantErr)
 }
 
 // RoundTrip responds with a new token.
@@ -105,16 +102,11 @@ func TestReplicasShareOneSealedToken(t *testing.T) {
 		equal(f, "issued tokens", f.issued.Load(), 1)
 		c := f.client()
 		keys, err := c.Keys(f.Context(), "*").Result()
-		if err != nil || len(keys) != 1 {
-			f.Fatalf("want one key, got %q, %v", keys, err)
-		}
+		stopIf(f, err != nil || len(keys) != 1, "want one key, got %q, %v", keys, err)
 		value, err := c.Get(f.Context(), keys[0]).Result()
-		if err != nil || strings.Contains(keys[0]+value, "secret") {
-			f.Errorf("stored value %q, %v", value, err)
-		}
-		if lifetime := c.TTL(f.Context(), keys[0]).Val(); lifetime <= 0 || lifetime > time.Hour {
-			f.Errorf("lifetime %v", lifetime)
-		}
+		failIf(f, err != nil || strings.Contains(keys[0]+value, "secret"), "stored value %q, %v", value, err)
+		lifetime := c.TTL(f.Context(), keys[0]).Val()
+		failIf(f, lifetime <= 0 || lifetime > time.Hour, "lifetime %v", lifetime)
 	})
 }
 
@@ -150,9 +142,8 @@ func TestStoredTokenOpensOnlyWithItsNameAndKey(t *testing.T) {
 
 func TestWithoutRedisEachReplicaRequestsAToken(t *testing.T) {
 	f := &tokenFleet{T: t, network: "unix", address: "/nowhere"}
-	if got, err := f.replica().get(t.Context()); err != nil || got != "ghs_secret1" {
-		t.Errorf("got token %s, %v", got, err)
-	}
+	got, err := f.replica().get(t.Context())
+	failIf(t, err != nil || got != "ghs_secret1", "got token %s, %v", got, err)
 }
 
 // recording is the data of a replica of version 0.2.

@@ -35,9 +35,7 @@ func TestSecretNeverPrints(t *testing.T) {
 	slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "s", s, "in", in)
 	fmt.Fprint(&out, errors.Join(fmt.Errorf("bad token %s", s)))
 	for _, leak := range []string{"hunter2", fmt.Sprintf("%x", "hunter2"), fmt.Sprintf("%X", "hunter2")} {
-		if strings.Contains(out.String(), leak) {
-			t.Errorf("%q is in the output:\n%s", leak, out.String())
-		}
+		failIf(t, strings.Contains(out.String(), leak), "%q is in the output:\n%s", leak, out.String())
 	}
 	equal(t, "Reveal", s.Reveal(), "hunter2")
 }
@@ -125,9 +123,8 @@ func TestEachCredentialHasOneStableClass(t *testing.T) {
 	for i := range 3000 {
 		credential := fmt.Sprintf("ghp_%d", i%1000)
 		class := identify(t, b, "Bearer "+credential).Class
-		if other := classes[class]; other != "" && other != credential {
-			t.Fatalf("%s and %s have one class", other, credential)
-		}
+		other := classes[class]
+		stopIf(t, other != "" && other != credential, "%s and %s have one class", other, credential)
 		classes[class] = credential
 	}
 	equal(t, "classes of 1000 credentials", len(classes), 1000)
@@ -141,9 +138,7 @@ func TestKindOfAPassedThroughCredential(t *testing.T) {
 	})
 	for name, values := range map[string][]string{"no credential": nil, "empty credential": {"  "}} {
 		c := identify(t, b, values...)
-		if c.Kind != policy.Unauthenticated || c.Account != "egress:shared" || authorizationOf(c) != "" {
-			t.Errorf("%s: %+v", name, c)
-		}
+		failIf(t, c.Kind != policy.Unauthenticated || c.Account != "egress:shared" || authorizationOf(c) != "", "%s: %+v", name, c)
 	}
 }
 
@@ -166,18 +161,15 @@ func TestClientsGetTheirHeldCredentials(t *testing.T) {
 		{[]string{"Bearer ghp_held"}, ErrUnknown},
 		{[]string{"Bearer weir-key", "Bearer other-key"}, ErrTwice},
 	} {
-		if _, err := b.Identify(requestWith(c.values...)); !errors.Is(err, c.want) {
-			t.Errorf("%q: got %v, want %v", c.values, err, c.want)
-		}
+		_, err := b.Identify(requestWith(c.values...))
+		failIf(t, !errors.Is(err, c.want), "%q: got %v, want %v", c.values, err, c.want)
 	}
 }
 
 func TestTokensOfOneUserShareTheAccountNotTheClass(t *testing.T) {
 	b := newTestRegistry(true)
 	one, two := identify(t, b, "Bearer ghp_held"), identify(t, b, "Bearer ghp_held2")
-	if one.Account != "octo-bot" || two.Account != "octo-bot" || one.Class == two.Class {
-		t.Errorf("%+v and %+v", one, two)
-	}
+	failIf(t, one.Account != "octo-bot" || two.Account != "octo-bot" || one.Class == two.Class, "%+v and %+v", one, two)
 	equal(t, "class of the same credential", identify(t, b, "Bearer weir-key").Class, one.Class)
 }
 
@@ -187,9 +179,8 @@ func TestLabelsOfAccounts(t *testing.T) {
 		{Name: "ci", Token: "first"}, {Name: "ci-copy", Token: "first"}, {Name: "bot", Account: "octo-bot", Token: "second"},
 	}})
 	for account, want := range map[string]string{hash(key, "first"): "ci", "octo-bot": "octo-bot", hash(key, "other"): ""} {
-		if got, ok := r.Label(account); got != want || ok != (want != "") {
-			t.Errorf("%s: %q, %v; want %q", account, got, ok, want)
-		}
+		got, ok := r.Label(account)
+		failIf(t, got != want || ok != (want != ""), "%s: %q, %v; want %q", account, got, ok, want)
 	}
 	testservers.EqualEach(t, ShortLabel, map[string]string{
 		"0a1b2c3d4e5f60718293a4b5c6d7e8f9": "account 0a1b2c3d", "user:583231": "user:583231", "egress:default": "egress:default", "0a1b2c3d": "0a1b2c3d",
@@ -215,13 +206,10 @@ func TestAllFormsOfATokenAreOneCredential(t *testing.T) {
 			equal(t, value, got.Caller, want.Caller)
 			equal(t, value+", forwarded", got.Passed, true)
 		}
-		if other := tokens[want.Class]; other != "" {
-			t.Errorf("%s and %s have one class", token, other)
-		}
+		other := tokens[want.Class]
+		failIf(t, other != "", "%s and %s have one class", token, other)
 		tokens[want.Class] = token
-		if strings.Contains(fmt.Sprintf("%+v", want), token) {
-			t.Errorf("the credential is visible: %+v", want)
-		}
+		failIf(t, strings.Contains(fmt.Sprintf("%+v", want), token), "the credential is visible: %+v", want)
 	}
 	// A held token needs no known prefix.
 	equal(t, "held token", identify(t, r, basic("octo-bot:plain")).Caller, identify(t, r, "Bearer plain").Caller)
@@ -230,9 +218,7 @@ func TestAllFormsOfATokenAreOneCredential(t *testing.T) {
 		"Iv1.0123456789abcdef": plain, "Iv23liABCDEFGHIJKLMN": plain, "Ov23liABCDEFGHIJKLMN": plain, "0123456789abcdef0123": plain,
 	} {
 		got, token := identify(t, r, basic(id+":"+secret)), identify(t, r, "Bearer "+secret)
-		if got.Kind != policy.OAuthApp || got.Account == token.Account || got.Class == token.Class {
-			t.Errorf("%s: got %+v, want an OAuth app", id, got.Caller)
-		}
+		failIf(t, got.Kind != policy.OAuthApp || got.Account == token.Account || got.Class == token.Class, "%s: got %+v, want an OAuth app", id, got.Caller)
 	}
 }
 
@@ -272,9 +258,8 @@ func TestHashOrPartOfAKeyIdentifiesNoClient(t *testing.T) {
 	long := strings.Repeat("k", 100)
 	b := registryOf(keyed("long", long, "ci"), Client{Name: "without a key", Credentials: []string{"ci"}})
 	sum := sha256.Sum256([]byte(long))
-	if c := identify(t, b, "Bearer "+long); c.Client != "long" {
-		t.Fatalf("got %+v, want the client long", c)
-	}
+	c := identify(t, b, "Bearer "+long)
+	stopIf(t, c.Client != "long", "got %+v, want the client long", c)
 	expectRefused(t, b, []error{ErrUnknown},
 		"Bearer "+hex.EncodeToString(sum[:]), "Bearer sha256:"+hex.EncodeToString(sum[:]), "Bearer "+string(sum[:]), // the hash of the key
 		"Bearer "+long[:72], "Bearer "+long[:99], "Bearer "+long+"k", "Bearer "+long+"\x00", "Bearer "+strings.ToUpper(long),

@@ -47,14 +47,12 @@ func TestRenamedAccountsAreMerged(t *testing.T) {
 		})
 		slices.Sort(got)
 		names := strings.NewReplacer(next.hash("t1"), "t1", next.hash("t2"), "t2")
-		if all := names.Replace(strings.Join(got, " ")); strings.Join(slices.Sorted(slices.Values(strings.Fields(all))), " ") != c.want {
-			t.Errorf("%s: merged %q, want %q", c.name, all, c.want)
-		}
+		all := names.Replace(strings.Join(got, " "))
+		failIf(t, strings.Join(slices.Sorted(slices.Values(strings.Fields(all))), " ") != c.want, "%s: merged %q, want %q", c.name, all, c.want)
 	}
 	merged := ""
 	next, earlier := registry(2, "t1 t2:a"), registry(1, "t1 t2:a")
 	next.MergeRenamed(earlier, func(from, into string, _ policy.CallerKind) { merged += from + ">" + into })
-	if want := earlier.hash("t1") + ">" + next.hash("t1"); merged != want {
-		t.Errorf("another hash key: merged %q, want %q", merged, want)
-	}
+	want := earlier.hash("t1") + ">" + next.hash("t1")
+	failIf(t, merged != want, "another hash key: merged %q, want %q", merged, want)
 }

@@ -30,6 +30,9 @@ import (
 	"github.com/weirgate/weir/proxy/caller"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // must returns a value that the setup of a test needs.
 func must[T any](value T, err error) T { return testservers.Must(value, err) }
 
@@ -64,9 +67,7 @@ func requestWith(values ...string) *http.Request {
 func identify(t testing.TB, b *Registry, values ...string) *caller.Identity {
 	t.Helper()
 	c, err := b.Identify(requestWith(values...))
-	if err != nil {
-		t.Fatalf("identify %q: %v", values, err)
-	}
+	stopIf(t, err != nil, "identify %q: %v", values, err)
 	return c
 }
 
@@ -82,9 +83,8 @@ func clientOf(id *caller.Identity) string {
 func expectForwarded(t *testing.T, b *Registry, values ...string) {
 	t.Helper()
 	for _, value := range values {
-		if c, err := b.Identify(requestWith(value)); err != nil || c.Client != "" || !c.Passed {
-			t.Errorf("%s: got %+v, %v, want it forwarded", value, c, err)
-		}
+		c, err := b.Identify(requestWith(value))
+		failIf(t, err != nil || c.Client != "" || !c.Passed, "%s: got %+v, %v, want it forwarded", value, c, err)
 	}
 }
 
@@ -93,9 +93,7 @@ func expectRefused(t *testing.T, b *Registry, wants []error, values ...string) {
 	t.Helper()
 	for _, value := range values {
 		c, err := b.Identify(requestWith(value))
-		if c != nil || !slices.ContainsFunc(wants, func(want error) bool { return errors.Is(err, want) }) {
-			t.Errorf("%q: got %+v, %v, want one of %v", value, c, err, wants)
-		}
+		failIf(t, c != nil || !slices.ContainsFunc(wants, func(want error) bool { return errors.Is(err, want) }), "%q: got %+v, %v, want one of %v", value, c, err, wants)
 	}
 }
 
@@ -182,9 +180,7 @@ func (w *fakeIssuer) answer(respond func(http.ResponseWriter)) {
 func (w *fakeIssuer) expectFetches(least, most int) {
 	w.Helper()
 	w.change(func() {
-		if w.fetched < least || w.fetched > most {
-			w.Errorf("%d fetches, want %d to %d", w.fetched, least, most)
-		}
+		failIf(w, w.fetched < least || w.fetched > most, "%d fetches, want %d to %d", w.fetched, least, most)
 	})
 }
 

@@ -104,9 +104,8 @@ func TestVerifyIgnoresUnsuitablePublishedKeys(t *testing.T) {
 			"short RSA key":    sign(small.private, "RS256", "small", testClaims(nil)),
 			"encryption key":   encrypts.token(nil),
 		} {
-			if _, _, err := w.keys.verify(context.Background(), i, token); !errors.Is(err, ErrInvalidToken) {
-				w.Errorf("%s: got %v, want ErrInvalidToken", name, err)
-			}
+			_, _, err := w.keys.verify(context.Background(), i, token)
+			failIf(w, !errors.Is(err, ErrInvalidToken), "%s: got %v, want ErrInvalidToken", name, err)
 		}
 		w.verify("suitable key", w.token(nil), "")
 	})
@@ -162,9 +161,7 @@ func TestVerifyOverTLS(t *testing.T) {
 		keys := NewIssuerKeys(c.transport)
 		t.Cleanup(keys.Close)
 		_, claims, err := keys.verify(t.Context(), testIssuer(server.URL), token)
-		if !errors.Is(err, c.want) || err == nil && claims["sub"] != "builds" {
-			t.Errorf("%s: got claims %v and the error %v, want %v", c.name, claims, err, c.want)
-		}
+		failIf(t, !errors.Is(err, c.want) || err == nil && claims["sub"] != "builds", "%s: got claims %v and the error %v, want %v", c.name, claims, err, c.want)
 	}
 }
 
@@ -209,9 +206,7 @@ func FuzzVerify(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		_ = unverifiedIssuer(token)
 		_, _, err := w.keys.verify(t.Context(), testIssuer(issuerAddress), token)
-		if (err == nil) != sameToken(good, token) || err != nil && !errors.Is(err, ErrInvalidToken) {
-			t.Errorf("%q: %v", token, err)
-		}
+		failIf(t, (err == nil) != sameToken(good, token) || err != nil && !errors.Is(err, ErrInvalidToken), "%q: %v", token, err)
 	})
 }
 
@@ -292,9 +287,7 @@ func TestVerifyStopsWaitingForAHangingIssuer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, _, err := w.keys.verify(ctx, testIssuer(issuerAddress), w.token(nil))
-		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrIssuerUnavailable) {
-			w.Errorf("client disconnected: %v", err)
-		}
+		failIf(w, !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrIssuerUnavailable), "client disconnected: %v", err)
 		w.keys.Close() // cancels the fetch
 		close(hang)
 		w.verify("after Close", w.token(nil), "unavailable")
@@ -353,9 +346,8 @@ func TestVerifyUsesOnlyKeysOfTheTokensIssuer(t *testing.T) {
 	inVirtualTime(t, func(w *fakeIssuer) {
 		w.verify("token of the key's issuer", w.token(nil), "")
 		token := w.token(map[string]any{"iss": otherAddress})
-		if _, _, err := w.keys.verify(context.Background(), testIssuer(otherAddress), token); !errors.Is(err, ErrIssuerUnavailable) {
-			w.Errorf("token of another issuer: %v", err)
-		}
+		_, _, err := w.keys.verify(context.Background(), testIssuer(otherAddress), token)
+		failIf(w, !errors.Is(err, ErrIssuerUnavailable), "token of another issuer: %v", err)
 	})
 }
 
