@@ -28,15 +28,12 @@ func assess(t *testing.T, mode fs.FileMode, text, app string, reasons map[string
 		return value, ok
 	}
 	c, positions, err := ParseWithPositions(Source{Path: "weir.yaml", Getenv: getenv}, []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, f := range Assess(AuditedFile{c, positions, mode}) {
 		found = append(found, fmt.Sprintf("%s %d:%d %s", f.Grade, f.Line, f.Column, f.Key))
 		reasons[f.Why] = true
-		if shown := f.Why + f.Do; strings.Contains(shown, "hunter2") || f.Why == "" || f.Do == "" {
-			t.Errorf("finding with a secret or without text: %+v", f)
-		}
+		shown := f.Why + f.Do
+		failIf(t, strings.Contains(shown, "hunter2") || f.Why == "" || f.Do == "", "finding with a secret or without text: %+v", f)
 	}
 	return found
 }
@@ -137,7 +134,6 @@ func TestAssessSortsByGrade(t *testing.T) {
 	for i, f := range found {
 		grades[i], _, _ = strings.Cut(f, " ")
 	}
-	if want := []string{"high", "high", "high", "high", "medium", "medium", "medium", "medium", "low"}; !slices.Equal(grades, want) {
-		t.Errorf("findings %v, want the grades %v", found, want)
-	}
+	want := []string{"high", "high", "high", "high", "medium", "medium", "medium", "medium", "low"}
+	failIf(t, !slices.Equal(grades, want), "findings %v, want the grades %v", found, want)
 }

@@ -177,9 +177,7 @@ func rejects(t *testing.T, key, value, want string) {
 		text = strings.Replace(text, "{", `{url: "https://api.example.com", `, 1)
 	}
 	_, err := parse(t, text)
-	if err == nil || strings.Count(message(err), "\n") > 0 || !strings.HasSuffix(message(err), ": "+key+": "+want) {
-		t.Errorf("%s: %s: got %v, want %s", key, value, err, want)
-	}
+	failIf(t, err == nil || strings.Count(message(err), "\n") > 0 || !strings.HasSuffix(message(err), ": "+key+": "+want), "%s: %s: got %v, want %s", key, value, err, want)
 }
 
 func TestUpstreamURL(t *testing.T) {
@@ -233,9 +231,8 @@ func TestFilesThatAreAccepted(t *testing.T) {
 		}
 	}
 	for _, text := range texts {
-		if _, err := parse(t, text); err != nil {
-			t.Errorf("%s: %v", text, err)
-		}
+		_, err := parse(t, text)
+		failIf(t, err != nil, "%s: %v", text, err)
 	}
 }
 
@@ -311,9 +308,8 @@ func TestUndecodableValueHasOneProblem(t *testing.T) {
 		if strings.HasPrefix(text, "upstream") {
 			base = ""
 		}
-		if _, err := parse(t, base+text); err == nil || strings.Contains(message(err), "\n") {
-			t.Errorf("%s: want one problem, got %v", text, err)
-		}
+		_, err := parse(t, base+text)
+		failIf(t, err == nil || strings.Contains(message(err), "\n"), "%s: want one problem, got %v", text, err)
 	}
 }
 
@@ -344,15 +340,11 @@ func TestAdminCertificates(t *testing.T) {
 			text := minimal + fmt.Sprintf("admin: {listen: \":9090\", tls: {%s}, hosts: [weir.internal]}", c.tls)
 			got, err := parseAt(filepath.Join(dir, "weir.yaml"), text)
 			if c.want != "" {
-				if err == nil || got != nil || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("got %v, want %s", err, c.want)
-				}
+				failIf(t, err == nil || got != nil || !strings.Contains(err.Error(), c.want), "got %v, want %s", err, c.want)
 				return
 			}
 			loaded := must(must(got, err).Admin.TLS.Load())
-			if loaded.ClientAuth != tls.VerifyClientCertIfGiven || loaded.ClientCAs == nil || loaded.MinVersion != tls.VersionTLS13 {
-				t.Errorf("TLS configuration %+v", loaded)
-			}
+			failIf(t, loaded.ClientAuth != tls.VerifyClientCertIfGiven || loaded.ClientCAs == nil || loaded.MinVersion != tls.VersionTLS13, "TLS configuration %+v", loaded)
 		})
 	}
 }
@@ -368,17 +360,14 @@ func TestAdminHostsMustBeNames(t *testing.T) {
 
 func TestPrometheusURLMayHaveAPathPrefix(t *testing.T) {
 	c := valid(t, minimal+`admin: {prometheus: {url: "https://metrics.example.com/prometheus/", token: "${TOKEN}"}}`)
-	if p := c.Admin.Prometheus; p.URL != "https://metrics.example.com/prometheus/" || p.Token.Reveal() != "s3cret" {
-		t.Errorf("got %+v", p)
-	}
+	p := c.Admin.Prometheus
+	failIf(t, p.URL != "https://metrics.example.com/prometheus/" || p.Token.Reveal() != "s3cret", "got %+v", p)
 }
 
 func TestPositionsOfValues(t *testing.T) {
 	text := minimal + "admin: {token: plain}\ncredentials: [{name: a, kind: user, token: \"${TOKEN}\"}]\nwebhooks: {secret: \"\"}\n"
 	_, positions, err := ParseWithPositions(Source{Path: "weir.yaml", Getenv: env("TOKEN", "s3cret")}, []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	position := func(key string) string {
 		line, column := positions.At(key)
 		return fmt.Sprintf("%d:%d %v", line, column, positions.Plain(key))
@@ -434,17 +423,13 @@ clients:
   - {name: b, jwt: {issuer: actions, claims: {sub: "repo:acme/*"}}, credentials: [ci]}
   - {name: c, certificate: "sha256:`+strings.Repeat("0", 64)+`", credentials: [ci]}
 `)
-	if c.Clients[0].Share != 1 || c.Clients[2].Priority != "normal" {
-		t.Errorf("clients %+v", c.Clients)
-	}
+	failIf(t, c.Clients[0].Share != 1 || c.Clients[2].Priority != "normal", "clients %+v", c.Clients)
 	want := []Issuer{{
 		Name: "actions", URL: "https://issuer.example", Audiences: []string{"weir"}, Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second,
 	}}
 	equal(t, "configuration", c.Issuers, want)
 	_, err := parse(t, heldAndIssuers+`tls: {client_ca: /nonexistent}`)
-	if err == nil || !strings.Contains(message(err), "4:18: tls.client_ca: open /nonexistent: no such file") {
-		t.Errorf("unreadable client_ca: %v", err)
-	}
+	failIf(t, err == nil || !strings.Contains(message(err), "4:18: tls.client_ca: open /nonexistent: no such file"), "unreadable client_ca: %v", err)
 }
 
 // The guarantees of many interactive clients exceed a window together. The ledger shrinks them.
@@ -463,7 +448,5 @@ credentials: [{name: ci, kind: user, token: t}]
 issuers: [{name: i, url: "https://issuer.example.com", audiences: [weir]}]
 clients: [{name: a, key: "sha256:`+strings.Repeat("0", 63)+`1", credentials: [ci], jwt: {issuer: i, claims: {sub: "*"}, repositories: repository}}]
 `)
-	if err == nil || !strings.Contains(err.Error(), "clients[0].repositories: required: a key or a certificate has no claim") {
-		t.Errorf("got %v", err)
-	}
+	failIf(t, err == nil || !strings.Contains(err.Error(), "clients[0].repositories: required: a key or a certificate has no claim"), "got %v", err)
 }

@@ -18,6 +18,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // env returns an environment of alternating names and values.
 func env(pairs ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
@@ -85,9 +88,8 @@ func checkMistakes(t *testing.T, beginning string, mistakes []mistake) {
 		t.Run(m.name, func(t *testing.T) {
 			c, err := parse(t, beginning+m.text)
 			var problems Problems
-			if want := "weir.yaml:" + m.want; !errors.As(err, &problems) || c != nil || len(problems) != 1 || problems[0].String() != want {
-				t.Errorf("got  %v, %v\nwant %s", c, err, want)
-			}
+			want := "weir.yaml:" + m.want
+			failIf(t, !errors.As(err, &problems) || c != nil || len(problems) != 1 || problems[0].String() != want, "got  %v, %v\nwant %s", c, err, want)
 		})
 	}
 }
@@ -235,20 +237,15 @@ func TestCatalogueAppliesCacheRules(t *testing.T) {
 
 func TestReadyConfigurationsAreValid(t *testing.T) {
 	root, files := schema(t), must(filepath.Glob("../../configs/*.yaml"))
-	if len(files) < 4 {
-		t.Fatal(files)
-	}
+	stopIf(t, len(files) < 4, "%v", files)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			equal(t, "violations of the schema", violations(t, root, string(must(os.ReadFile(file)))), []string(nil))
 			c, err := Load(Source{Path: file, Getenv: sampleEnv(t)})
 			noError(t, err)
-			if c.Admin.Token != "" && c.Admin.Token.Reveal() != "t0ken" {
-				t.Error("the secret contains the newline of its file")
-			}
-			if shown := fmt.Sprint(c.Masked()); strings.Contains(shown, "t0ken") || strings.Contains(shown, ":pw@") {
-				t.Errorf("a secret is visible: %s", shown)
-			}
+			failIf(t, c.Admin.Token != "" && c.Admin.Token.Reveal() != "t0ken", "the secret contains the newline of its file")
+			shown := fmt.Sprint(c.Masked())
+			failIf(t, strings.Contains(shown, "t0ken") || strings.Contains(shown, ":pw@"), "a secret is visible: %s", shown)
 			if _, err := c.Catalogue(); err != nil {
 				t.Error(err)
 			}
@@ -272,14 +269,11 @@ func TestDocumentedConfigurationsAreValid(t *testing.T) {
 				}
 			}
 			found++
-			if _, err := Parse(Source{Path: filepath.Base(page), Getenv: sampleEnv(t)}, []byte(shown)); err != nil {
-				t.Errorf("%v\n%s", err, block[1])
-			}
+			_, err := Parse(Source{Path: filepath.Base(page), Getenv: sampleEnv(t)}, []byte(shown))
+			failIf(t, err != nil, "%v\n%s", err, block[1])
 		}
 	}
-	if found < 7 {
-		t.Errorf("%d blocks found, want 7 or more", found)
-	}
+	failIf(t, found < 7, "%d blocks found, want 7 or more", found)
 }
 
 // sampleEnv returns an environment with the variables of all ready configurations.
@@ -310,16 +304,10 @@ func TestReadyConfigurationsDocumentTheirVariables(t *testing.T) {
 			_, err := Load(Source{Path: path, Getenv: env()})
 			comments := regexp.MustCompile(`(?m)^ *#.*`).FindAllString(string(must(os.ReadFile(path))), -1)
 			for _, variable := range variables {
-				if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("environment variable %q is not set", variable)) {
-					t.Errorf("does not require %s: %v", variable, err)
-				}
-				if !strings.Contains(strings.Join(comments, "\n"), variable) {
-					t.Errorf("no comment names %s", variable)
-				}
+				failIf(t, err == nil || !strings.Contains(err.Error(), fmt.Sprintf("environment variable %q is not set", variable)), "does not require %s: %v", variable, err)
+				failIf(t, !strings.Contains(strings.Join(comments, "\n"), variable), "no comment names %s", variable)
 			}
-			if variables == nil && err != nil {
-				t.Errorf("requires a variable: %v", err)
-			}
+			failIf(t, variables == nil && err != nil, "requires a variable: %v", err)
 		})
 	}
 }
@@ -338,12 +326,9 @@ func TestDemoConfigurationEqualsTheDemoDefaults(t *testing.T) {
 func TestAppCredential(t *testing.T) {
 	c := valid(t, minimal+`credentials: [{name: bot, kind: installation, app: {id: Iv1.x, key: "${PEM}", installation: 42, permissions: {contents: read}}}]`)
 	app := c.Credentials[0].App
-	if app.ID != "Iv1.x" || app.Installation != 42 || app.Permissions["contents"] != "read" || app.Key == "" {
-		t.Errorf("app %+v", app)
-	}
-	if shown := fmt.Sprint(c.Masked()); strings.Contains(shown, "PRIVATE") || !strings.Contains(shown, "•••") {
-		t.Errorf("shown: %s", shown)
-	}
+	failIf(t, app.ID != "Iv1.x" || app.Installation != 42 || app.Permissions["contents"] != "read" || app.Key == "", "app %+v", app)
+	shown := fmt.Sprint(c.Masked())
+	failIf(t, strings.Contains(shown, "PRIVATE") || !strings.Contains(shown, "•••"), "shown: %s", shown)
 }
 
 func TestPathOfTheUpstreamIsMasked(t *testing.T) {
@@ -351,13 +336,10 @@ func TestPathOfTheUpstreamIsMasked(t *testing.T) {
 		"https://api.test": "https://api.test", "https://ghe.test/api/v3/": "https://ghe.test/api/v3", "https://proxy.test/s3cr3t/api": "https://proxy.test/•••",
 		"https://user:s3cr3t@api.test/?key=s3cr3t": "https://api.test", "http://[::1]:1/a%2Fb": "http://[::1]:1/•••",
 	} {
-		if got := (Upstream{URL: raw}).Shown(); got != want {
-			t.Errorf("%s: got %s, want %s", raw, got, want)
-		}
+		equal(t, raw, (Upstream{URL: raw}).Shown(), want)
 		c := Default()
 		c.Upstream.URL, c.Hosts = raw, []Host{{Name: "a.test", URL: raw}}
-		if text := fmt.Sprint(c.Masked()); strings.Contains(text, "s3cr3t") {
-			t.Errorf("Masked contains %s", text)
-		}
+		text := fmt.Sprint(c.Masked())
+		failIf(t, strings.Contains(text, "s3cr3t"), "Masked contains %s", text)
 	}
 }

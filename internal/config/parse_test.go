@@ -84,9 +84,8 @@ func TestMistakesAreReportedInAStableOrder(t *testing.T) {
 	text := minimal + "cache: {operations: {a: , b: , c: , d: , e: , f: }}"
 	_, first := parse(t, text)
 	for range 20 {
-		if _, again := parse(t, text); first == nil || message(again) != message(first) {
-			t.Fatalf("got %v, then %v", first, again)
-		}
+		_, again := parse(t, text)
+		stopIf(t, first == nil || message(again) != message(first), "got %v, then %v", first, again)
 	}
 }
 
@@ -96,12 +95,9 @@ func TestManyMistakesAreReportedInLinearTime(t *testing.T) {
 	start := time.Now()
 	_, err := parse(t, minimal+"clients: [&a {name: x}"+strings.Repeat(", *a", many-1)+"]")
 	var problems Problems
-	if !errors.As(err, &problems) || len(problems) < many {
-		t.Fatalf("%d problems", len(problems))
-	}
-	if took := time.Since(start); took > time.Minute {
-		t.Errorf("took %s", took)
-	}
+	stopIf(t, !errors.As(err, &problems) || len(problems) < many, "%d problems", len(problems))
+	took := time.Since(start)
+	failIf(t, took > time.Minute, "took %s", took)
 }
 
 func TestSyntaxErrorsHaveAPosition(t *testing.T) {
@@ -116,9 +112,8 @@ func TestSyntaxErrorsHaveAPosition(t *testing.T) {
 		"%YAML 9":            "weir.yaml:1:",
 		"a: 1\n---\n\nb: \"": "weir.yaml:4:5: ",
 	} {
-		if _, err := parse(t, text); err == nil || !strings.HasPrefix(message(err), want) {
-			t.Errorf("%q: got %v, want %s", text, err, want)
-		}
+		_, err := parse(t, text)
+		failIf(t, err == nil || !strings.HasPrefix(message(err), want), "%q: got %v, want %s", text, err, want)
 	}
 }
 
@@ -126,9 +121,8 @@ func TestNullIsAnEmptySecret(t *testing.T) {
 	for _, null := range []string{"", "~", "null", "Null", "NULL"} {
 		c := valid(t, minimal+"admin: {token: "+null+"}\nwebhooks: {secret: "+null+"}")
 		equal(t, null, c.Admin.Token.Reveal()+c.Webhooks.Secret.Reveal(), "")
-		if _, err := parse(t, minimal+"admin: {listen: \":9090\", token: "+null+"}"); err == nil {
-			t.Errorf("%q is accepted as the token of a public listener", null)
-		}
+		_, err := parse(t, minimal+"admin: {listen: \":9090\", token: "+null+"}")
+		failIf(t, err == nil, "%q is accepted as the token of a public listener", null)
 	}
 	equal(t, "quoted null", valid(t, minimal+`admin: {token: "null"}`).Admin.Token.Reveal(), "null")
 }
@@ -192,9 +186,8 @@ func TestErrorsQuoteNoTokenAtAWrongPlace(t *testing.T) {
 			`credentials: [{name: a, kind: %, token: x}]`, `clients: [{name: a, credentials: ["%"]}]`, `callers: {anonymous: {credential: "%"}}`,
 			`"%": 1`, `credentials: [{"%": 1}]`, `admin: {token: "${%}"}`, `admin: {listen: "%"}`, `cache: {operations: {"%": {ttl: 1h}}}`,
 		} {
-			if _, err := parse(t, minimal+strings.ReplaceAll(place, "%", token)); err == nil || strings.Contains(message(err), token[len(token)-9:]) {
-				t.Errorf("%s: %v", place, err)
-			}
+			_, err := parse(t, minimal+strings.ReplaceAll(place, "%", token))
+			failIf(t, err == nil || strings.Contains(message(err), token[len(token)-9:]), "%s: %v", place, err)
 		}
 	}
 }
@@ -210,9 +203,8 @@ func TestSyntaxErrorsHaveARemedy(t *testing.T) {
 		"listen: x\x00":                      "save the file as plain text",
 		"upstream:\n  url: x\n dialect: y\n": "give the keys of a mapping the same indentation",
 	} {
-		if _, err := parse(t, text); err == nil || !strings.Contains(message(err), want) {
-			t.Errorf("%q: got %v, want %s", text, err, want)
-		}
+		_, err := parse(t, text)
+		failIf(t, err == nil || !strings.Contains(message(err), want), "%q: got %v, want %s", text, err, want)
 	}
 }
 
@@ -358,20 +350,14 @@ func FuzzParse(f *testing.F) {
 		}
 		c, err := Parse(Source{Path: "weir.yaml", Getenv: env("TOKEN", "x")}, []byte(text))
 		if err == nil {
-			if c == nil {
-				t.Fatal("neither a configuration nor an error")
-			}
+			stopIf(t, c == nil, "neither a configuration nor an error")
 			c.Masked()
 			return
 		}
 		var problems Problems
-		if !errors.As(err, &problems) || len(problems) == 0 || c != nil {
-			t.Fatalf("want only problems, got configuration %v and error %v", c, err)
-		}
+		stopIf(t, !errors.As(err, &problems) || len(problems) == 0 || c != nil, "want only problems, got configuration %v and error %v", c, err)
 		for _, p := range problems {
-			if p.File == "" || p.Message == "" || p.Line < 1 || p.Column < 1 {
-				t.Errorf("incomplete problem %+v", p)
-			}
+			failIf(t, p.File == "" || p.Message == "" || p.Line < 1 || p.Column < 1, "incomplete problem %+v", p)
 		}
 	})
 }

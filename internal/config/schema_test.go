@@ -125,18 +125,15 @@ func TestSchemaRejectsInvalidFiles(t *testing.T) {
 		"callers: {pass_through: 'yes'}":                        "callers.pass_through: matches no alternative",
 	} {
 		equal(t, text, violations(t, root, text), []string{want})
-		if _, err := parse(t, minimal+text); err == nil && !strings.HasPrefix(text, "upstream") {
-			t.Errorf("%s: Parse accepts it", text)
-		}
+		_, err := parse(t, minimal+text)
+		failIf(t, err == nil && !strings.HasPrefix(text, "upstream"), "%s: Parse accepts it", text)
 	}
 }
 
 func TestSchemaDescribesEveryKey(t *testing.T) {
 	var undescribed func(key string, n *node)
 	undescribed = func(key string, n *node) {
-		if n.Description == "" && key != "" && !strings.HasSuffix(key, "[]") {
-			t.Errorf("%s has no description", key)
-		}
+		failIf(t, n.Description == "" && key != "" && !strings.HasSuffix(key, "[]"), "%s has no description", key)
 		for name, p := range n.Properties {
 			undescribed(strings.TrimPrefix(key+"."+name, "."), p)
 		}

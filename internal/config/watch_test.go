@@ -52,9 +52,8 @@ func watchSince(t *testing.T, s Source, fingerprint string) *watched {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		err := <-ended
+		failIf(t, err != nil, "%v", err)
 	})
 	return w
 }
@@ -74,9 +73,7 @@ func (w *watched) expect(cause, want string) {
 	w.Helper()
 	select {
 	case r := <-w.reloads:
-		if r.cause != cause || !strings.Contains(r.String(), want) {
-			w.Errorf("got %s after a %s, want %s after a %s", r, r.cause, want, cause)
-		}
+		failIf(w, r.cause != cause || !strings.Contains(r.String(), want), "got %s after a %s, want %s after a %s", r, r.cause, want, cause)
 	case <-time.After(30 * time.Second):
 		w.Fatal("no reload")
 	}
@@ -166,9 +163,8 @@ func TestOtherFilesNeitherCauseNorDelayAReload(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	logging.Go(func() { // a log file in the same directory
 		for ; ctx.Err() == nil; testservers.Sleep(ctx, settle/10) {
-			if err := os.WriteFile(filepath.Join(filepath.Dir(path), "log"), nil, 0o600); err != nil {
-				t.Error(err)
-			}
+			err := os.WriteFile(filepath.Join(filepath.Dir(path), "log"), nil, 0o600)
+			failIf(t, err != nil, "%v", err)
 		}
 	})
 	defer func() { stop(); logging.Wait() }()
@@ -179,9 +175,7 @@ func TestOtherFilesNeitherCauseNorDelayAReload(t *testing.T) {
 
 func TestWatchReturnsAnErrorForAMissingDirectory(t *testing.T) {
 	err := Watch(t.Context(), Source{Path: filepath.Join(t.TempDir(), "none", "weir.yaml"), Getenv: env()}, "", nil, nil)
-	if err == nil || !strings.Contains(err.Error(), "none/weir.yaml: ") {
-		t.Errorf("got %v", err)
-	}
+	failIf(t, err == nil || !strings.Contains(err.Error(), "none/weir.yaml: "), "got %v", err)
 }
 
 // The file may change between Load and Watch.
