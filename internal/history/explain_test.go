@@ -97,23 +97,19 @@ func TestEveryDetailHasAReason(t *testing.T) {
 				continue
 			}
 			found++
-			if why := reason(name); strings.Contains(why, "the documents of the upstream say") {
-				t.Errorf("%s has no reason", name)
-			}
+			why := reason(name)
+			failIf(t, strings.Contains(why, "the documents of the upstream say"), "%s has no reason", name)
 		}
 	}
-	if found < 25 {
-		t.Errorf("found %d details", found)
-	}
+	failIf(t, found < 25, "found %d details", found)
 }
 
 // TestRefusalNamesItsEnd checks the time at which the same request would pass.
 func TestRefusalNamesItsEnd(t *testing.T) {
 	began := time.Date(2026, 1, 2, 14, 0, 0, 0, time.UTC)
 	why := explain(&record.Record{Start: began, Until: began.Add(12 * time.Minute), Outcome: "refused", Status: 429, Cache: record.CacheStatus{Detail: "primary"}})
-	if want := "Refused: no quota is free in the primary budget of this resource. The same request would pass after 12m, at 14:12:00 UTC, if no other request used the quota."; why != want {
-		t.Error(why)
-	}
+	want := "Refused: no quota is free in the primary budget of this resource. The same request would pass after 12m, at 14:12:00 UTC, if no other request used the quota."
+	failIf(t, why != want, "%v", why)
 	if why := explain(&record.Record{Status: 401, Outcome: "refused", Cache: record.CacheStatus{Detail: "key"}}); !strings.Contains(why, "does not know the key") {
 		t.Error(why)
 	}

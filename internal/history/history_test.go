@@ -18,6 +18,9 @@ import (
 	"github.com/weirgate/weir/proxy/record"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // must returns a value that the setup of a test needs.
 func must[T any](value T, err error) T { return testservers.Must(value, err) }
 
@@ -96,9 +99,7 @@ func (w *fixture) expectListings(least, most int) {
 	w.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.listings < least || w.listings > most {
-		w.Errorf("%d listings, want %d to %d", w.listings, least, most)
-	}
+	failIf(w, w.listings < least || w.listings > most, "%d listings, want %d to %d", w.listings, least, most)
 }
 
 func (w *fixture) set(err error, accounts ...limits.Account) {
@@ -123,9 +124,8 @@ func (w *fixture) watch(options WatchOptions) *Watcher {
 func (w *fixture) expect(what string, watcher *Watcher, names string) []Event {
 	w.Helper()
 	events := received(watcher)
-	if got := namesOf(events); got != names {
-		w.Fatalf("%s: got the events %s, want %s", what, got, names)
-	}
+	got := namesOf(events)
+	stopIf(w, got != names, "%s: got the events %s, want %s", what, got, names)
 	return events
 }
 
@@ -178,14 +178,11 @@ func TestSeriesCountResults(t *testing.T) {
 			"hit": {2, 0}, "miss": {1, 0}, "refused": {0, 1}, "limited": {0, 1}, "saved": {2, 0}, "spent": {2, 0}, "upstream": {4, 0}, "error": {0, 0},
 			"waiting": {0, 0},
 		})
-		if end := s.Start + int64(len(s.Values["hit"]))*int64(s.Step); end-time.Now().Unix() < 0 || end-time.Now().Unix() > int64(s.Step) {
-			w.Errorf("the series starts at %d, now is %d", s.Start, time.Now().Unix())
-		}
+		end := s.Start + int64(len(s.Values["hit"]))*int64(s.Step)
+		failIf(w, end-time.Now().Unix() < 0 || end-time.Now().Unix() > int64(s.Step), "the series starts at %d, now is %d", s.Start, time.Now().Unix())
 		time.Sleep(time.Hour)
 		for name, values := range w.Series().Values {
-			if slices.Max(values) != 0 {
-				w.Errorf("%s holds values that are older than an hour", name)
-			}
+			failIf(w, slices.Max(values) != 0, "%s holds values that are older than an hour", name)
 		}
 	})
 }
@@ -224,9 +221,8 @@ func TestCostsByOperationAndClient(t *testing.T) {
 		}
 		got := w.Costs()
 		for i := range got.Operations { // quantiles are estimates
-			if m := got.Operations[i].Median; m > got.Operations[i].P95 {
-				w.Errorf("median %v", m)
-			}
+			m := got.Operations[i].Median
+			failIf(w, m > got.Operations[i].P95, "median %v", m)
 			got.Operations[i].Median, got.Operations[i].P95 = want.Operations[i].Median, want.Operations[i].P95
 		}
 		equal(w, "costs", got, want)
@@ -254,9 +250,8 @@ func TestCostsIncludeTheHourBefore(t *testing.T) {
 			return fmt.Sprint(got["miss"], got["hit"], got["upstream"], got["spent"], got["saved"])
 		}
 		equal(w, "the hour before", before(), "1 0 2 1 0")
-		if got := w.Costs().Operations[0]; got.Requests != 2 || got.Max != 40*time.Millisecond {
-			w.Errorf("the operation of the last hour: %+v", got)
-		}
+		got := w.Costs().Operations[0]
+		failIf(w, got.Requests != 2 || got.Max != 40*time.Millisecond, "the operation of the last hour: %+v", got)
 		time.Sleep(time.Hour)
 		w.Observe(hit(2))
 		equal(w, "spender, an hour later", w.Costs().Spenders[0], Spender{
@@ -282,10 +277,9 @@ func TestStepsOfTheClockBackKeepTheAgesOfCounts(t *testing.T) {
 			case minute < 2*periodCount:
 				want.before.requests += 1000
 			}
-			if got := c.sum("a", interval(now, periodLength)); got.last.requests != want.last.requests || got.before.requests != want.before.requests {
-				t.Fatalf("%d minutes after a step back by %v: got %d and %d requests, want %d and %d",
-					minute, back, got.last.requests, got.before.requests, want.last.requests, want.before.requests)
-			}
+			got := c.sum("a", interval(now, periodLength))
+			stopIf(t, got.last.requests != want.last.requests || got.before.requests != want.before.requests, "%d minutes after a step back by %v: got %d and %d requests, want %d and %d",
+				minute, back, got.last.requests, got.before.requests, want.last.requests, want.before.requests)
 		}
 	}
 }
@@ -293,12 +287,9 @@ func TestStepsOfTheClockBackKeepTheAgesOfCounts(t *testing.T) {
 func TestAccountsHaveLabels(t *testing.T) {
 	w := newFixture(t)
 	described := w.Describe([]limits.Account{{Name: "0a1b"}, {Name: "octo-bot"}})
-	if described[0].Label != "account 0a" || described[0].Name != "0a1b" || described[1].Label != "octo-bot" {
-		t.Errorf("accounts: %+v", described)
-	}
-	if r := w.Request(&record.Record{Account: "0a1b"}); r.AccountLabel != "account 0a" || r.Account != "0a1b" {
-		t.Errorf("request: %+v", r)
-	}
+	failIf(t, described[0].Label != "account 0a" || described[0].Name != "0a1b" || described[1].Label != "octo-bot", "accounts: %+v", described)
+	r := w.Request(&record.Record{Account: "0a1b"})
+	failIf(t, r.AccountLabel != "account 0a" || r.Account != "0a1b", "request: %+v", r)
 }
 
 func TestQuantilesAreCloseToExactValues(t *testing.T) {
@@ -307,9 +298,8 @@ func TestQuantilesAreCloseToExactValues(t *testing.T) {
 		all.observe(time.Duration(i+1) * time.Millisecond)
 	}
 	for share, exact := range map[float64]time.Duration{0.5: 500 * time.Millisecond, 0.95: 950 * time.Millisecond, 1: time.Second} {
-		if got := all.quantile(share); got < exact*8/10 || got > exact*12/10 {
-			t.Errorf("quantile %v: %v, want about %v", share, got, exact)
-		}
+		got := all.quantile(share)
+		failIf(t, got < exact*8/10 || got > exact*12/10, "quantile %v: %v, want about %v", share, got, exact)
 	}
 	equal(t, "quantile without observations", new(histogram).quantile(0.5), 0)
 }
@@ -341,13 +331,10 @@ func TestNamesAreBounded(t *testing.T) {
 	flood(0, 1000)
 	before := heap()
 	flood(1000, 100000)
-	if after := heap(); after > before+1<<20 {
-		t.Errorf("the heap grew from %d to %d bytes", before, after)
-	}
+	after := heap()
+	failIf(t, after > before+1<<20, "the heap grew from %d to %d bytes", before, after)
 	costs := w.Costs()
-	if len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxSpenders+1 || len(costs.Tags) != maxTags+1 {
-		t.Errorf("%d operations, %d spenders, %d tags", len(costs.Operations), len(costs.Spenders), len(costs.Tags))
-	}
+	failIf(t, len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxSpenders+1 || len(costs.Tags) != maxTags+1, "%d operations, %d spenders, %d tags", len(costs.Operations), len(costs.Spenders), len(costs.Tags))
 	for name, c := range map[string]struct {
 		rows     []Spender
 		frequent Spender
@@ -361,9 +348,7 @@ func TestNamesAreBounded(t *testing.T) {
 				t.Fatalf("a name has %d bytes", len(s.Operation))
 			}
 		}
-		if requests != 101000 || !slices.Contains(c.rows, c.frequent) {
-			t.Errorf("%s: %d requests, want 101000 with those of the frequent name", name, requests)
-		}
+		failIf(t, requests != 101000 || !slices.Contains(c.rows, c.frequent), "%s: %d requests, want 101000 with those of the frequent name", name, requests)
 	}
 }
 
@@ -386,9 +371,8 @@ func TestReplaceIsRateLimitedAndKeepsCounts(t *testing.T) {
 		t.Fatalf("%d of the first ten names have a row", got)
 	}
 	for range 3 {
-		if got := addNames(1000); got != 1 || len(table.rows) != 10 {
-			t.Errorf("%d of 1,000 names have one of %d rows, want 1", got, len(table.rows))
-		}
+		got := addNames(1000)
+		failIf(t, got != 1 || len(table.rows) != 10, "%d of 1,000 names have one of %d rows, want 1", got, len(table.rows))
 		now = now.Add(replacePause)
 	}
 	total := 0
@@ -423,9 +407,7 @@ func TestFrequentNamesKeepTheirRows(t *testing.T) {
 				}
 			}
 		}
-		if rows < 390*tables {
-			t.Errorf("with %d new names a second, %d of %d frequent names have a row", newNames, rows, 400*tables)
-		}
+		failIf(t, rows < 390*tables, "with %d new names a second, %d of %d frequent names have a row", newNames, rows, 400*tables)
 	}
 }
 
@@ -441,9 +423,7 @@ func TestBudgetSamplesAreBounded(t *testing.T) {
 	for range 3 {
 		samples.add(accounts, time.Now())
 	}
-	if len(samples) != maxSeries || samples[budgetName{"0", "1"}] == nil || samples[budgetName{"999", "9"}] != nil {
-		t.Errorf("%d series", len(samples))
-	}
+	failIf(t, len(samples) != maxSeries || samples[budgetName{"0", "1"}] == nil || samples[budgetName{"999", "9"}] != nil, "%d series", len(samples))
 	for i := range accounts {
 		accounts[i].Name = "other" + accounts[i].Name
 	}
@@ -483,14 +463,11 @@ func TestForecast(t *testing.T) {
 				}
 				d := samples.describe(a, 3, time.Now())
 				f, ok := d.Forecasts["core"]
-				if ok != (c.rate > 0) || f.Rate != c.rate || f.Early != c.early || ok && f.Ends.Sub(time.Now().Truncate(time.Second)) != c.ends {
-					t.Errorf("forecast %+v, found: %v", f, ok)
-				}
+				failIf(t, ok != (c.rate > 0) || f.Rate != c.rate || f.Early != c.early || ok && f.Ends.Sub(time.Now().Truncate(time.Second)) != c.ends, "forecast %+v, found: %v", f, ok)
 				equal(t, "waiting requests", d.Waiting, 3)
 				line := samples.lines("a", time.Now())["core"]
-				if last := line[len(line)-1]; len(line) != 120 || last == nil || *last != c.remaining[len(c.remaining)-1] {
-					t.Errorf("%d points", len(line))
-				}
+				last := line[len(line)-1]
+				failIf(t, len(line) != 120 || last == nil || *last != c.remaining[len(c.remaining)-1], "%d points", len(line))
 			})
 		})
 	}
@@ -499,16 +476,14 @@ func TestForecast(t *testing.T) {
 func TestRecentRequestsAreNewestFirst(t *testing.T) {
 	h := New(Sources{Label: func(account string) string { return "label of " + account }})
 	for n := range recentSize + 5 {
-		if got := len(h.Recent()); got != min(n, recentSize) {
-			t.Fatalf("got %d requests after %d", got, n)
-		}
+		got := len(h.Recent())
+		stopIf(t, got != min(n, recentSize), "got %d requests after %d", got, n)
 		h.Observe(&record.Record{ID: fmt.Sprint(n), Account: "a", Status: 200, Outcome: record.OutcomeHit, Cache: record.CacheStatus{Hit: true}})
 	}
 	list := h.Recent()
 	for i, r := range list {
-		if want := fmt.Sprint(recentSize + 4 - i); r.ID != want || r.AccountLabel != "label of a" || r.Result != Hit {
-			t.Fatalf("request %d: got %+v, want ID %s", i, r, want)
-		}
+		want := fmt.Sprint(recentSize + 4 - i)
+		stopIf(t, r.ID != want || r.AccountLabel != "label of a" || r.Result != Hit, "request %d: got %+v, want ID %s", i, r, want)
 	}
 }
 
@@ -541,9 +516,7 @@ func TestForecastSkipsGaps(t *testing.T) {
 			b.Remaining -= 100
 		}
 		f, ok := samples.forecast("a", b, time.Now())
-		if !ok || f.Rate < 3.9 || f.Rate > 4.1 || !f.Early {
-			t.Errorf("forecast %+v, found: %v", f, ok)
-		}
+		failIf(t, !ok || f.Rate < 3.9 || f.Rate > 4.1 || !f.Early, "forecast %+v, found: %v", f, ok)
 		b.Remaining = 1 << 60
 		if f, ok := samples.forecast("a", b, time.Now()); ok && f.Ends.Before(time.Now()) {
 			t.Errorf("forecast in the past: %+v", f)
@@ -569,9 +542,8 @@ func TestAccountsHaveRequestsOfClients(t *testing.T) {
 			w.Errorf("got %d waiting and %v, want 5 and %v", got.Waiting, got.Clients, want)
 		}
 		time.Sleep(time.Hour)
-		if got := w.Describe(accounts)[0].Clients["client:core:agent"]; got.Denied != 0 {
-			w.Errorf("after an hour: %+v", got)
-		}
+		got := w.Describe(accounts)[0].Clients["client:core:agent"]
+		failIf(w, got.Denied != 0, "after an hour: %+v", got)
 	})
 }
 

@@ -42,9 +42,8 @@ func TestWatchersReceiveTheStateAndItsChanges(t *testing.T) {
 		equal(w, "ID of the event", event.ID, 1)
 		text := must(json.Marshal(event.Data))
 		var r Request
-		if err := json.Unmarshal(text, &r); err != nil || r.ID != "7" || r.Result != Hit || r.Why == "" {
-			w.Errorf("request %s, %v", text, err)
-		}
+		err := json.Unmarshal(text, &r)
+		failIf(w, err != nil || r.ID != "7" || r.Result != Hit || r.Why == "", "request %s, %v", text, err)
 	})
 }
 
@@ -77,9 +76,7 @@ func (w *fixture) block() {
 // expectBlocked checks that a watcher received the account of block once.
 func (w *fixture) expectBlocked(what string, watcher *Watcher) {
 	w.Helper()
-	if w.expect(what, watcher, "accounts")[0].Data.(Accounts).Changed[0].BlockedUntil.IsZero() {
-		w.Errorf("%s: the account is not blocked", what)
-	}
+	failIf(w, w.expect(what, watcher, "accounts")[0].Data.(Accounts).Changed[0].BlockedUntil.IsZero(), "%s: the account is not blocked", what)
 }
 
 func TestRefusalsTriggerAListing(t *testing.T) {
@@ -136,14 +133,11 @@ func TestSlowWatcherReceivesTheNumberOfSkippedRequests(t *testing.T) {
 	for i := range maxBuffered + 50 {
 		w.Observe(hit(i))
 	}
-	if got := received(slow); len(got) != maxBuffered || got[0].ID != 1 {
-		t.Fatalf("%d events", len(got))
-	}
+	got := received(slow)
+	stopIf(t, len(got) != maxBuffered || got[0].ID != 1, "%d events", len(got))
 	w.Observe(hit(0))
 	events := w.expect("after the overflow", slow, "skipped request")
-	if events[0].Data != (Skipped{50}) || events[1].ID != maxBuffered+51 {
-		t.Errorf("events after the overflow: %+v", events)
-	}
+	failIf(t, events[0].Data != (Skipped{50}) || events[1].ID != maxBuffered+51, "events after the overflow: %+v", events)
 	w.Observe(hit(0))
 	w.expect("after the skipped event", slow, "request")
 }
@@ -198,9 +192,8 @@ func TestWatchersAreBoundedAndEndWithTheHistory(t *testing.T) {
 	another := w.watch(WatchOptions{})
 	w.Close()
 	w.expect("after Close", another, "accounts operations end")
-	if _, err := w.Watch(WatchOptions{}); !errors.Is(err, errClosed) {
-		t.Error(err)
-	}
+	_, err := w.Watch(WatchOptions{})
+	failIf(t, !errors.Is(err, errClosed), "%v", err)
 	w.Observe(hit(0)) // has no watcher
 	w.Close()
 }
