@@ -99,10 +99,8 @@ func TestEveryResponseForbidsScriptsAndFraming(t *testing.T) {
 			equal(t, c.request+": "+name, header.Get(name), want)
 		}
 		csp := header.Get("Content-Security-Policy")
-		if !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") ||
-			strings.Contains(header.Get("Content-Type"), "html") {
-			t.Errorf("%s: the header allows scripts or frames: %v", c.request, header)
-		}
+		failIf(t, !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") ||
+			strings.Contains(header.Get("Content-Type"), "html"), "%s: the header allows scripts or frames: %v", c.request, header)
 	}
 }
 
@@ -126,9 +124,8 @@ func TestChangesAreAudited(t *testing.T) {
 	}
 	want := "2\ncertificate CN=ops\nlevel=ERROR|192.0.2.1:1234|purge|op:x|4 entries|false\ntoken|192.0.2.1:1234|reload|configuration|failed: weir.yaml:1:1: no|false"
 	equal(t, "trail", got, want)
-	if lines := strings.Split(strings.TrimSpace(log.String()), "\n"); len(lines) != 2 || !strings.Contains(lines[0], `msg=audit operator=token address=192.0.2.1:1234 action=reload target=configuration outcome="failed: weir.yaml:1:1: no"`) {
-		t.Errorf("audit log: %s", log.String())
-	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	failIf(t, len(lines) != 2 || !strings.Contains(lines[0], `msg=audit operator=token address=192.0.2.1:1234 action=reload target=configuration outcome="failed: weir.yaml:1:1: no"`), "audit log: %s", log.String())
 }
 
 func TestTrailIsBounded(t *testing.T) {
@@ -137,9 +134,7 @@ func TestTrailIsBounded(t *testing.T) {
 		trail.Record(Change{Action: fmt.Sprint(i), Target: strings.Repeat("x", 2*maxText)})
 	}
 	last := trail.Last()
-	if len(last) != maxChanges || last[0].Action != fmt.Sprint(maxChanges+9) || last[maxChanges-1].Action != "10" || len(last[0].Target) != maxText {
-		t.Errorf("%d, from %s to %s, %d bytes", len(last), last[0].Action, last[len(last)-1].Action, len(last[0].Target))
-	}
+	failIf(t, len(last) != maxChanges || last[0].Action != fmt.Sprint(maxChanges+9) || last[maxChanges-1].Action != "10" || len(last[0].Target) != maxText, "%d, from %s to %s, %d bytes", len(last), last[0].Action, last[len(last)-1].Action, len(last[0].Target))
 }
 
 // authority signs certificates of operators.

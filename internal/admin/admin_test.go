@@ -60,9 +60,8 @@ func TestEndpointsRespondWithDataOrProblem(t *testing.T) {
 			}
 			s.Ready = func() bool { return !c.stopping }
 			w := expectResponse(t, Handler(Access{Token: credential.Secret(c.token)}, s), c.request, c.status, c.contains, c.field)
-			if challenge := w.Header().Get("WWW-Authenticate"); (challenge != "") != (c.status == 401) {
-				t.Errorf("the challenge is %q", challenge)
-			}
+			challenge := w.Header().Get("WWW-Authenticate")
+			failIf(t, (challenge != "") != (c.status == 401), "the challenge is %q", challenge)
 		})
 	}
 }
@@ -116,9 +115,8 @@ func TestHalfRequestsChangeNothing(t *testing.T) {
 	} {
 		r := newRequest(request)
 		r.Body = io.NopCloser(io.MultiReader(r.Body, iotest.ErrReader(io.ErrUnexpectedEOF)))
-		if w := serve(h, r); w.Code != http.StatusBadRequest {
-			t.Errorf("%s: got %d %q, want 400", request, w.Code, w.Body)
-		}
+		w := serve(h, r)
+		failIf(t, w.Code != http.StatusBadRequest, "%s: got %d %q, want 400", request, w.Code, w.Body)
 	}
 	equal(t, "changes", changed, 0)
 }

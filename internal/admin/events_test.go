@@ -31,17 +31,15 @@ func TestEventStreamOutlivesServerTimeouts(t *testing.T) {
 		}
 		start := time.Now()
 		for range 40 {
-			if got := s.next(); got != ":" {
-				t.Fatalf("got %s, want a heartbeat", got)
-			}
+			got := s.next()
+			stopIf(t, got != ":", "got %s, want a heartbeat", got)
 		}
 		if elapsed := time.Since(start); elapsed != 10*time.Minute { // the timeouts of the server are 30 seconds
 			t.Errorf("40 heartbeats in %s", elapsed)
 		}
 		observe(h, "two", "")
-		if got := s.next(); !strings.HasPrefix(got, `event: request id: 2 data: {"id":"two",`) {
-			t.Errorf("event of the second request: %s", got)
-		}
+		got := s.next()
+		failIf(t, !strings.HasPrefix(got, `event: request id: 2 data: {"id":"two",`), "event of the second request: %s", got)
 		h.Close()
 		equal(t, "after Close", s.next(), "end")
 	})
@@ -104,9 +102,8 @@ func TestEventStreamRequiresAuthenticationAndIsBounded(t *testing.T) {
 			break
 		}
 	}
-	if w := expectResponse(t, handler, "GET /api/v1/events", 503, "too many watchers", bearer); w.Header().Get("Retry-After") == "" {
-		t.Error("no Retry-After")
-	}
+	w := expectResponse(t, handler, "GET /api/v1/events", 503, "too many watchers", bearer)
+	failIf(t, w.Header().Get("Retry-After") == "", "no Retry-After")
 	s.History.Close()
 	expectResponse(t, handler, "GET /api/v1/events", 503, "", bearer)
 }
@@ -159,8 +156,7 @@ func TestEventStreamHasTheAuditTrail(t *testing.T) {
 		trail.Record(Change{Operator: "file", Action: "reload", Target: "weir.yaml"})
 		_, data, _ := strings.Cut(s.next(), "data: ")
 		var c Change
-		if err := json.Unmarshal([]byte(data), &c); err != nil || c.Action != "reload" || c.Target != "weir.yaml" {
-			t.Errorf("got %s, %v", data, err)
-		}
+		err := json.Unmarshal([]byte(data), &c)
+		failIf(t, err != nil || c.Action != "reload" || c.Target != "weir.yaml", "got %s, %v", data, err)
 	})
 }

@@ -16,6 +16,9 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // must returns a value that the setup of a test needs.
 func must[T any](value T, err error) T { return testservers.Must(value, err) }
 
@@ -84,9 +87,7 @@ func serve(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 func expectResponse(t testing.TB, h http.Handler, request string, status int, contains string, fields ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := send(h, request, fields...)
-	if w.Code != status || !strings.Contains(w.Body.String(), contains) {
-		t.Errorf("%s %q: got %d %q, want %d with %q", request, fields, w.Code, w.Body, status, contains)
-	}
+	failIf(t, w.Code != status || !strings.Contains(w.Body.String(), contains), "%s %q: got %d %q, want %d with %q", request, fields, w.Code, w.Body, status, contains)
 	return w
 }
 
@@ -123,9 +124,7 @@ func openStream(t *testing.T, h *history.History, query string, fields ...string
 	req.RequestURI = ""
 	resp := must(transport.RoundTrip(req))
 	t.Cleanup(func() { _ = resp.Body.Close() })
-	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
-		t.Fatalf("want an event stream, got %s %v", resp.Status, resp.Header)
-	}
+	stopIf(t, resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream", "want an event stream, got %s %v", resp.Status, resp.Header)
 	opened := &stream{t, bufio.NewScanner(resp.Body)}
 	equal(t, "first event", opened.next(), "retry: 1000")
 	return opened

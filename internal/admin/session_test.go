@@ -65,9 +65,7 @@ func (b *browser) expect(name, request string, status int, fields ...string) htt
 // expectCookies checks the number of stored cookies.
 func (b *browser) expectCookies(after string, want int) {
 	b.Helper()
-	if len(b.cookies) != want {
-		b.Errorf("cookies after %s: %v", after, b.cookies)
-	}
+	failIf(b, len(b.cookies) != want, "cookies after %s: %v", after, b.cookies)
 }
 
 func TestLoginStartsASession(t *testing.T) {
@@ -82,16 +80,13 @@ func TestLoginStartsASession(t *testing.T) {
 		b.expect("invalid JSON", "POST /api/v1/login sesame", 400)
 		b.expectCookies("failed logins", 0)
 		b.expect("login", login, 200)
-		if c := b.last; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "/" || c.Name != "weir-session" ||
-			c.MaxAge != 12*3600 || strings.Contains(c.Value, "sesame") {
-			t.Errorf("session cookie: %+v", c)
-		}
+		c := b.last
+		failIf(t, !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure || c.Path != "/" || c.Name != "weir-session" ||
+			c.MaxAge != 12*3600 || strings.Contains(c.Value, "sesame"), "session cookie: %+v", c)
 		b.expect("with the session", getConfig, 200)
 		const policy = "script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
 		h := b.expect("the dashboard", "GET /", 200, "Accept: text/html,*/*")
-		if h.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(h.Get("Content-Security-Policy"), policy) {
-			t.Errorf("the dashboard: %v", h)
-		}
+		failIf(t, h.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(h.Get("Content-Security-Policy"), policy), "the dashboard: %v", h)
 		time.Sleep(sessionLifetime - time.Second)
 		b.expect("just before expiry", getConfig, 200)
 		time.Sleep(time.Second)
@@ -112,9 +107,8 @@ func TestSessionMayChangeTheGatewayAndIsAudited(t *testing.T) {
 	b.expect("same origin", "POST /api/v1/reload", 200, "Origin: http://localhost")
 	b.expect("cross-site", "POST /api/v1/reload", 403, "Origin: http://evil.test", "Sec-Fetch-Site: cross-site")
 	b.expect("another port", "POST /api/v1/logout", 403, "Origin: http://localhost:3000")
-	if last := s.Trail.Last(); len(last) != 1 || last[0].Operator != "session" {
-		t.Errorf("audit trail: %+v", last)
-	}
+	last := s.Trail.Last()
+	failIf(t, len(last) != 1 || last[0].Operator != "session", "audit trail: %+v", last)
 }
 
 func TestSessionIDsAreRandomAndRotate(t *testing.T) {
@@ -124,9 +118,7 @@ func TestSessionIDsAreRandomAndRotate(t *testing.T) {
 	b.expect("login", login, 200)
 	first := b.cookies["weir-session"]
 	b.expect("login again", login, 200)
-	if first == "chosen-by-an-attacker" || len(first) < 26 || first == b.cookies["weir-session"] {
-		t.Errorf("session IDs %q and %q", first, b.cookies["weir-session"])
-	}
+	failIf(t, first == "chosen-by-an-attacker" || len(first) < 26 || first == b.cookies["weir-session"], "session IDs %q and %q", first, b.cookies["weir-session"])
 	b.cookies["weir-session"] = first
 	b.expect("session of the first login", getConfig, 401)
 	b.expect("cross-site login", login, 403, "Sec-Fetch-Site: cross-site")
@@ -134,9 +126,8 @@ func TestSessionIDsAreRandomAndRotate(t *testing.T) {
 	secure := newBrowser(t, b.handler)
 	secure.secure = true
 	secure.expect("login over TLS", login, 200)
-	if c := secure.last; c == nil || !c.Secure || c.Name != "__Host-weir-session" {
-		t.Errorf("over TLS: %+v", c)
-	}
+	c := secure.last
+	failIf(t, c == nil || !c.Secure || c.Name != "__Host-weir-session", "over TLS: %+v", c)
 	open := newBrowser(t, Handler(Access{}, sources()))
 	open.expect("login without a configured token", `POST /api/v1/login {"token":""}`, 404)
 	certificates := newBrowser(t, Handler(Access{Authorities: x509.NewCertPool}, sources()))
@@ -154,12 +145,9 @@ func TestWrongBearerTokensAreLoggedAndSlowed(t *testing.T) {
 		for i := range 3000 {
 			statuses[b.send(getConfig, fmt.Sprint("Authorization: Bearer ", i)).Code]++
 		}
-		if statuses[401] != guessBurst || statuses[429] != 3000-guessBurst {
-			t.Errorf("3,000 wrong tokens got %v, want %d times 401 and then 429", statuses, guessBurst)
-		}
-		if lines := strings.Count(log.String(), "wrong admin token refused"); lines != guessBurst || !strings.Contains(log.String(), "192.0.2.1:1") {
-			t.Errorf("%d log lines, want %d:\n%s", lines, guessBurst, log.String())
-		}
+		failIf(t, statuses[401] != guessBurst || statuses[429] != 3000-guessBurst, "3,000 wrong tokens got %v, want %d times 401 and then 429", statuses, guessBurst)
+		lines := strings.Count(log.String(), "wrong admin token refused")
+		failIf(t, lines != guessBurst || !strings.Contains(log.String(), "192.0.2.1:1"), "%d log lines, want %d:\n%s", lines, guessBurst, log.String())
 		b.expect("correct token after too many wrong ones", getConfig, 429, bearer)
 		b.expect("login from the same address", login, 429)
 		b.address = "192.0.2.2:1"
@@ -185,9 +173,8 @@ func TestLoginAttemptsAreRateLimited(t *testing.T) {
 		for i := range guessBurst {
 			b.expect(fmt.Sprint("attempt ", i), wrong, 401)
 		}
-		if h := b.expect("correct token above the rate", login, 429); h.Get("Retry-After") != "2" {
-			t.Errorf("want Retry-After 2, got %v", h)
-		}
+		h := b.expect("correct token above the rate", login, 429)
+		failIf(t, h.Get("Retry-After") != "2", "want Retry-After 2, got %v", h)
 		b.address = "192.0.2.1:2"
 		b.expect("from another port", login, 429)
 		b.address = "192.0.2.2:2"
@@ -204,23 +191,18 @@ func TestSessionsAreBounded(t *testing.T) {
 	now := time.Now()
 	first := s.start(now)
 	for i := range maxSessions {
-		if !s.isValid(first, now) {
-			t.Fatalf("the first session ended after %d", i)
-		}
+		stopIf(t, !s.isValid(first, now), "the first session ended after %d", i)
 		s.start(now.Add(time.Duration(i+1) * time.Millisecond))
 	}
-	if s.isValid(first, now) || s.expiry.Len() != maxSessions {
-		t.Errorf("%d sessions", s.expiry.Len())
-	}
+	failIf(t, s.isValid(first, now) || s.expiry.Len() != maxSessions, "%d sessions", s.expiry.Len())
 }
 
 func TestAddressesOfWrongTokensAreBounded(t *testing.T) {
 	g := &guard{Access: Access{Token: "sesame"}, trail: NewTrail(slog.New(slog.DiscardHandler)), guesses: newGuesses()}
 	for i := range 3 * maxAddresses {
 		for _, address := range []string{fmt.Sprintf("192.0.%d.%d:1", i/256, i%256), fmt.Sprintf("[2001:db8::%x]:1", i)} {
-			if err := g.checkToken(&http.Request{RemoteAddr: address}, "wrong"); err == nil {
-				t.Fatal("accepted a wrong token")
-			}
+			err := g.checkToken(&http.Request{RemoteAddr: address}, "wrong")
+			stopIf(t, err == nil, "accepted a wrong token")
 		}
 	}
 	equal(t, "remembered addresses", g.guesses.wrong.Len(), maxAddresses)

@@ -51,25 +51,18 @@ func TestTrendsSendFixedQueries(t *testing.T) {
 			before := time.Now().Unix()
 			w := trendsFrom(Prometheus{URL: prometheus + "/prefix/", Token: "s3cret"}, c.name+"&query=up")
 			after := time.Now().Unix()
-			if want := fmt.Sprintf(`"range":%q`, c.name); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
-				t.Errorf("got %d %s, want %s", w.Code, w.Body, want)
-			}
+			want := fmt.Sprintf(`"range":%q`, c.name)
+			failIf(t, w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want), "got %d %s, want %s", w.Code, w.Body, want)
 			var queries []string
 			for _, r := range got {
 				q := r.URL.Query()
 				queries = append(queries, q.Get("query"))
 				start, _ := strconv.ParseInt(q.Get("start"), 10, 64)
 				end, _ := strconv.ParseInt(q.Get("end"), 10, 64)
-				if q.Get("step") != strconv.FormatInt(c.seconds, 10) || end-start != (c.steps-1)*c.seconds || (end+trendsShift)%c.seconds != 0 ||
-					end <= before || end > after+c.seconds {
-					t.Errorf("start %d, end %d, step %s at %d: want %d points that end with the present step", start, end, q.Get("step"), after, c.steps)
-				}
-				if !strings.Contains(w.Body.String(), fmt.Sprintf(`"start":%d,"step":%d,`, start-c.seconds, c.seconds)) {
-					t.Errorf("the first step must end at %d: %.200s", start, w.Body)
-				}
-				if r.Method != http.MethodGet || r.URL.Path != "/prefix/api/v1/query_range" || r.Header.Get("Authorization") != "Bearer s3cret" {
-					t.Errorf("request %s %s with authorization %q", r.Method, r.URL.Path, r.Header.Get("Authorization"))
-				}
+				failIf(t, q.Get("step") != strconv.FormatInt(c.seconds, 10) || end-start != (c.steps-1)*c.seconds || (end+trendsShift)%c.seconds != 0 ||
+					end <= before || end > after+c.seconds, "start %d, end %d, step %s at %d: want %d points that end with the present step", start, end, q.Get("step"), after, c.steps)
+				failIf(t, !strings.Contains(w.Body.String(), fmt.Sprintf(`"start":%d,"step":%d,`, start-c.seconds, c.seconds)), "the first step must end at %d: %.200s", start, w.Body)
+				failIf(t, r.Method != http.MethodGet || r.URL.Path != "/prefix/api/v1/query_range" || r.Header.Get("Authorization") != "Bearer s3cret", "request %s %s with authorization %q", r.Method, r.URL.Path, r.Header.Get("Authorization"))
 			}
 			equal(t, "queries", queries, []string{
 				"sum by (weir_client) (increase(weir_spent_total[" + c.step + "]))",
@@ -126,9 +119,8 @@ func TestTrendsReportTheLargestClientsAndTheTightestBudgets(t *testing.T) {
 			Values            []*float64
 		}
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
-		t.Fatalf("%d %s: %v", w.Code, w.Body, err)
-	}
+	err := json.Unmarshal(w.Body.Bytes(), &got)
+	stopIf(t, err != nil, "%d %s: %v", w.Code, w.Body, err)
 	var lines []string
 	for _, c := range got.Spent {
 		lines = append(lines, fmt.Sprint(c.Client, c.Values[:3], len(c.Values)))
@@ -228,14 +220,10 @@ func TestTrendsExplainProblems(t *testing.T) {
 			if address != "" {
 				want = strings.NewReplacer("URL", address, "ADDRESS", strings.TrimPrefix(address, "http://")).Replace(want)
 			}
-			if w.Code != c.expected || strings.TrimSpace(w.Body.String()) != want {
-				t.Errorf("got %d %s\nwant %d %s", w.Code, w.Body, c.expected, want)
-			}
+			failIf(t, w.Code != c.expected || strings.TrimSpace(w.Body.String()) != want, "got %d %s\nwant %d %s", w.Code, w.Body, c.expected, want)
 		})
 	}
-	if redirected.Load() {
-		t.Error("the redirect was followed")
-	}
+	failIf(t, redirected.Load(), "the redirect was followed")
 }
 
 // roundTrip is a transport for requests to Prometheus.
@@ -258,9 +246,7 @@ func TestTrendsEndAtTheDeadline(t *testing.T) {
 		start, w := time.Now(), httptest.NewRecorder()
 		blockedTrends().serve(w, httptest.NewRequest(http.MethodGet, trendsURL+"30d", nil))
 		const want = "query Prometheus at http://prometheus:9090: no complete response within 10s; check admin.prometheus.url\n"
-		if w.Code != http.StatusGatewayTimeout || w.Body.String() != want || time.Since(start) != trendsTimeout {
-			t.Errorf("after %s got %d %s, want %s", time.Since(start), w.Code, w.Body, want)
-		}
+		failIf(t, w.Code != http.StatusGatewayTimeout || w.Body.String() != want || time.Since(start) != trendsTimeout, "after %s got %d %s, want %s", time.Since(start), w.Code, w.Body, want)
 	})
 }
 
@@ -283,8 +269,6 @@ func TestTrendsBoundConcurrentQueries(t *testing.T) {
 		start := time.Now()
 		cancel() // the clients disconnect
 		group.Wait()
-		if len(blocked.slots) != 0 || time.Since(start) != 0 {
-			t.Errorf("%d requests continue %s after their clients have disconnected", len(blocked.slots), time.Since(start))
-		}
+		failIf(t, len(blocked.slots) != 0 || time.Since(start) != 0, "%d requests continue %s after their clients have disconnected", len(blocked.slots), time.Since(start))
 	})
 }
