@@ -132,19 +132,13 @@ func TestRulesAndDashboardUseExistingMetrics(t *testing.T) {
 		for _, name := range groups(`\b((?:weir|http)_[a-z_]+[a-z])\b`, text) {
 			used++
 			base := regexp.MustCompile(`(_bucket|_count|_sum)+$`).ReplaceAllString(name, "")
-			if !names[name] && !names[base] && name != "weir_test" {
-				t.Errorf("%s: %s is not in docs/observability.md", path, name)
-			}
+			failIf(t, !names[name] && !names[base] && name != "weir_test", "%s: %s is not in docs/observability.md", path, name)
 		}
 		for _, name := range groups(`\b(weir:[a-z0-9_]+)`, text) {
-			if !strings.Contains(rules, "record: "+name+"\n") {
-				t.Errorf("%s: %s is not recorded", path, name)
-			}
+			failIf(t, !strings.Contains(rules, "record: "+name+"\n"), "%s: %s is not recorded", path, name)
 		}
 	}
-	if used < 100 {
-		t.Errorf("only %d names found", used)
-	}
+	failIf(t, used < 100, "only %d names found", used)
 }
 
 // docs/operations.md has one section per alert, in the order of the alerts, with a command for the diagnosis and the
@@ -156,9 +150,7 @@ func TestEachAlertIsDocumented(t *testing.T) {
 	for _, section := range strings.Split(part, "\n### ")[1:] {
 		name, text, _ := strings.Cut(section, "\n")
 		headings = append(headings, name)
-		if !strings.Contains(text, "\n```sh\n") || !strings.Contains(text, "\nThen") {
-			t.Errorf("%s: the section lacks a command or the paragraph that begins with Then", name)
-		}
+		failIf(t, !strings.Contains(text, "\n```sh\n") || !strings.Contains(text, "\nThen"), "%s: the section lacks a command or the paragraph that begins with Then", name)
 	}
 	alerts := groups(`(?m)^ +- alert: (\w+)$`, read(t, "deploy/prometheus/weir.rules.yml"))
 	if equal(t, "headings", headings, alerts); len(alerts) < 10 {
@@ -179,28 +171,20 @@ func TestGrafanaPanelsAreComplete(t *testing.T) {
 	noError(t, json.Unmarshal([]byte(read(t, "deploy/grafana/weir.json")), &board))
 	taken, ids := map[[2]int]string{}, map[int]bool{}
 	for _, p := range board.Panels {
-		if p.Title == "" || ids[p.ID] || p.Type != "row" && (p.Description == "" || len(p.Targets) == 0) {
-			t.Errorf("incomplete panel %+v", p)
-		}
+		failIf(t, p.Title == "" || ids[p.ID] || p.Type != "row" && (p.Description == "" || len(p.Targets) == 0), "incomplete panel %+v", p)
 		ids[p.ID] = true
 		letters := map[string]bool{}
 		for _, target := range p.Targets {
-			if target.Expr == "" || letters[target.RefID] {
-				t.Errorf("%s: empty or duplicate query %+v", p.Title, target)
-			}
+			failIf(t, target.Expr == "" || letters[target.RefID], "%s: empty or duplicate query %+v", p.Title, target)
 			letters[target.RefID] = true
 		}
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				at := [2]int{x, y}
-				if taken[at] != "" || x >= 24 {
-					t.Fatalf("%s overlaps %s", p.Title, taken[at])
-				}
+				stopIf(t, taken[at] != "" || x >= 24, "%s overlaps %s", p.Title, taken[at])
 				taken[at] = p.Title
 			}
 		}
 	}
-	if len(board.Panels) < 15 {
-		t.Errorf("only %d panels found", len(board.Panels))
-	}
+	failIf(t, len(board.Panels) < 15, "only %d panels found", len(board.Panels))
 }

@@ -182,9 +182,8 @@ func TestSlowWriterDelaysNoClient(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		written := strings.Count(w.out.String(), "\n")
 		equal(t, "lost lines", o.metric(droppedLines), fmt.Sprint(bursts*(maxBatch-1)-written))
-		if size := len(w.out.String()); size < maxUnwritten-1000 || size > 2*maxUnwritten {
-			t.Errorf("%d bytes were kept in %v", size, time.Since(began))
-		}
+		size := len(w.out.String())
+		failIf(t, size < maxUnwritten-1000 || size > 2*maxUnwritten, "%d bytes were kept in %v", size, time.Since(began))
 	})
 }
 
@@ -283,9 +282,7 @@ func TestFormatsHaveTheSameDocumentedNames(t *testing.T) {
 			o.Observe(completeRecord())
 			time.Sleep(100 * time.Millisecond)
 			list := strings.SplitAfter(o.out.String(), "\n")
-			if len(list) != 3 || !strings.Contains(list[0], "gateway started") {
-				t.Fatalf("%s: got %q", format, list)
-			}
+			stopIf(t, len(list) != 3 || !strings.Contains(list[0], "gateway started"), "%s: got %q", format, list)
 			lines[format] = list[1]
 		})
 	}
@@ -355,19 +352,16 @@ func TestAccessLinesAreExported(t *testing.T) {
 	w.record(fullRecord())
 	w.Close()
 	sent := received.Logs()
-	if len(sent) != 1 || sent[0].GetBody().GetStringValue() != "request" || fmt.Sprintf("%x", sent[0].GetTraceId()) != fullRecord().Trace ||
-		testservers.Attributes(sent[0].GetAttributes())["route"] != "/repos/{owner}/{repo}" {
-		t.Errorf("exported %v", sent)
-	}
+	failIf(t, len(sent) != 1 || sent[0].GetBody().GetStringValue() != "request" || fmt.Sprintf("%x", sent[0].GetTraceId()) != fullRecord().Trace ||
+		testservers.Attributes(sent[0].GetAttributes())["route"] != "/repos/{owner}/{repo}", "exported %v", sent)
 }
 
 func TestAttributeSetsAreBounded(t *testing.T) {
 	w := opened(t)
 	for i := range 3 * maxSeries {
 		w.requests.add(t.Context(), 1, fmt.Sprint(i))
-		if n := len(w.requests.series.options); n > maxSeries {
-			t.Fatalf("%d attribute sets are kept", n)
-		}
+		n := len(w.requests.series.options)
+		stopIf(t, n > maxSeries, "%d attribute sets are kept", n)
 	}
 }
 

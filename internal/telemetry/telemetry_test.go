@@ -26,6 +26,9 @@ import (
 	"github.com/weirgate/weir/proxy/record"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // must returns a value that the setup of a test needs.
 func must[T any](value T, err error) T { return testservers.Must(value, err) }
 
@@ -163,9 +166,8 @@ func TestOpenRejectsUnknownExporters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
 			t.Setenv(name, "pigeon")
-			if _, err := Open(Config{Log: io.Discard}); err == nil || !strings.Contains(err.Error(), "pigeon") {
-				t.Errorf("got the error %v", err)
-			}
+			_, err := Open(Config{Log: io.Discard})
+			failIf(t, err == nil || !strings.Contains(err.Error(), "pigeon"), "got the error %v", err)
 		})
 	}
 }
@@ -178,13 +180,9 @@ func TestOTELSDKDisabledDisablesAll(t *testing.T) {
 	w.Reloaded(nil)
 	w.Log().Info("line")
 	w.record(fullRecord())
-	if w.Tracer() != nil || w.scrape(false) != "" {
-		t.Error("telemetry is not disabled")
-	}
+	failIf(t, w.Tracer() != nil || w.scrape(false) != "", "telemetry is not disabled")
 	w.Close()
-	if len(received.Spans())+len(received.Metrics())+len(received.Logs()) > 0 {
-		t.Error("telemetry was exported")
-	}
+	failIf(t, len(received.Spans())+len(received.Metrics())+len(received.Logs()) > 0, "telemetry was exported")
 }
 
 func TestEnvironmentOverridesTheServiceName(t *testing.T) {
@@ -196,10 +194,8 @@ func TestEnvironmentOverridesTheServiceName(t *testing.T) {
 		t.Setenv("OTEL_RESOURCE_ATTRIBUTES", c.attributes)
 		opened(t).Close()
 		resource := received.Resource()
-		if resource["service.name"] != c.want || resource["service.version"] != "1.2.3" || resource["service.instance.id"] != "one" ||
-			strings.Contains(c.attributes, "team") && resource["team"] != "edge" {
-			t.Errorf("%+v: got the resource %v", c, resource)
-		}
+		failIf(t, resource["service.name"] != c.want || resource["service.version"] != "1.2.3" || resource["service.instance.id"] != "one" ||
+			strings.Contains(c.attributes, "team") && resource["team"] != "edge", "%+v: got the resource %v", c, resource)
 	}
 }
 
@@ -239,17 +235,15 @@ func TestSamplerFollowsParentsAndLinks(t *testing.T) {
 func TestEnvironmentSelectsTheSampler(t *testing.T) {
 	testservers.StartOTLP(t)
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
-	if _, s := opened(t).Tracer().Start(t.Context(), ""); s.IsRecording() {
-		t.Error("the span is sampled")
-	}
+	_, s := opened(t).Tracer().Start(t.Context(), "")
+	failIf(t, s.IsRecording(), "the span is sampled")
 }
 
 func TestMeasurementsCarryExemplars(t *testing.T) {
 	w := opened(t)
 	w.record(fullRecord())
-	if plain := w.scrape(false); strings.Contains(plain, "0af7651916cd43dd8448eb211c80319c") {
-		t.Errorf("exemplar in the plain format: %s", plain)
-	}
+	plain := w.scrape(false)
+	failIf(t, strings.Contains(plain, "0af7651916cd43dd8448eb211c80319c"), "exemplar in the plain format: %s", plain)
 	assertContains(t, w.scrape(true), `span_id="b7ad6b7169203331"`, `trace_id="0af7651916cd43dd8448eb211c80319c"`, "\n# EOF\n")
 }
 
@@ -291,9 +285,8 @@ func TestSeriesAreBounded(t *testing.T) {
 	}
 	text := w.scrape(false)
 	for _, name := range []string{"http_server_request_duration_seconds_count", "weir_requests_total", "weir_saved_total"} {
-		if n := strings.Count(text, "\n"+name+"{"); n > maxSeries {
-			t.Errorf("%s has %d series", name, n)
-		}
+		n := strings.Count(text, "\n"+name+"{")
+		failIf(t, n > maxSeries, "%s has %d series", name, n)
 		assertContains(t, text, name+`{otel_metric_overflow="true"} 501`)
 	}
 }
@@ -345,9 +338,7 @@ func TestClientsHaveGauges(t *testing.T) {
 			}
 		}
 		for _, not := range []string{`weir_client_nominal_limit{weir_account="robot",weir_client="team"`, `weir_budget_remaining{weir_account="robot",weir_resource="client"`} {
-			if strings.Contains(text, not) {
-				t.Errorf("unexpected series %s", not)
-			}
+			failIf(t, strings.Contains(text, not), "unexpected series %s", not)
 		}
 		w.Close()
 		waiting.Wait()
@@ -374,13 +365,9 @@ func TestLogsCarryTheirSpan(t *testing.T) {
 	w.Close()
 	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
 	id := span.SpanContext()
-	if len(lines) != 2 || !strings.Contains(lines[0], "part=test in.n=1 in.trace_id="+id.TraceID().String()+" in.span_id="+id.SpanID().String()) || strings.Contains(lines[1], "trace_id") {
-		t.Errorf("log lines %q", lines)
-	}
+	failIf(t, len(lines) != 2 || !strings.Contains(lines[0], "part=test in.n=1 in.trace_id="+id.TraceID().String()+" in.span_id="+id.SpanID().String()) || strings.Contains(lines[1], "trace_id"), "log lines %q", lines)
 	sent := received.Logs()
-	if len(sent) != 2 || fmt.Sprintf("%x", sent[0].GetTraceId()) != id.TraceID().String() || sent[0].GetBody().GetStringValue() != "with" {
-		t.Errorf("exported logs %v", sent)
-	}
+	failIf(t, len(sent) != 2 || fmt.Sprintf("%x", sent[0].GetTraceId()) != id.TraceID().String() || sent[0].GetBody().GetStringValue() != "with", "exported logs %v", sent)
 }
 
 func TestExportErrorsAreLoggedOncePerMinute(t *testing.T) {
@@ -391,9 +378,8 @@ func TestExportErrorsAreLoggedOncePerMinute(t *testing.T) {
 			c.Handle(errors.New("connection refused"))
 			time.Sleep(time.Second)
 		}
-		if n := strings.Count(text.String(), "connection refused"); n != 2 || !strings.Contains(text.String(), "suppressed=59") {
-			t.Errorf("%d:\n%s", n, &text)
-		}
+		n := strings.Count(text.String(), "connection refused")
+		failIf(t, n != 2 || !strings.Contains(text.String(), "suppressed=59"), "%d:\n%s", n, &text)
 	})
 }
 
@@ -405,7 +391,6 @@ func TestErrorsAfterCloseAreNotLogged(t *testing.T) {
 	otel.Handle(errors.New("late"))
 	w.errors.logged = time.Time{}
 	otel.Handle(errors.New("later"))
-	if s := text.String(); !strings.Contains(s, "the first") || strings.Contains(s, "late") {
-		t.Errorf("log after Close: %s", s)
-	}
+	s := text.String()
+	failIf(t, !strings.Contains(s, "the first") || strings.Contains(s, "late"), "log after Close: %s", s)
 }
