@@ -128,12 +128,9 @@ func TestOnlyConfiguredNamesAreOrdered(t *testing.T) {
 			s.config.CA, s.config.Roots = ca.URL, ca.Trust
 			s.serve(c.plain)
 			first := s.serial(ca, name)
-			if expiry := s.Expiries()[name]; !expiry.After(time.Now()) {
-				t.Errorf("the certificate expires at %v", expiry)
-			}
-			if !strings.Contains(s.log.String(), c.logged) {
-				t.Errorf("the log lacks %s", c.logged)
-			}
+			expiry := s.Expiries()[name]
+			failIf(t, !expiry.After(time.Now()), "the certificate expires at %v", expiry)
+			failIf(t, !strings.Contains(s.log.String(), c.logged), "the log lacks %s", c.logged)
 			orders := ca.Orders() // certmagic may have tried the other challenge first
 			restarted := newSite(t, Config{Storage: NewFolder(dir), CA: ca.URL, Roots: ca.Trust}, Names{Domains: []string{name}}).serve(c.plain)
 			if second := restarted.serial(ca, name); second != first || ca.Orders() != orders {
@@ -166,23 +163,19 @@ func onlyConfiguredNamesAreOrdered(t *testing.T) {
 		c.config.InsecureSkipVerify = true
 		state, err := s.handshake(t.Context(), c.config)
 		rightVersion := !c.completes || c.config.MaxVersion == 0 || state.Version == c.config.MaxVersion
-		if (err == nil) != c.completes || state.NegotiatedProtocol != c.protocol || !rightVersion {
-			t.Errorf("%s: %v, protocol %q, version %x", c.name, err, state.NegotiatedProtocol, state.Version)
-		}
+		failIf(t, (err == nil) != c.completes || state.NegotiatedProtocol != c.protocol || !rightVersion, "%s: %v, protocol %q, version %x", c.name, err, state.NegotiatedProtocol, state.Version)
 		if c.completes {
 			if err := state.PeerCertificates[0].VerifyHostname(name); err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
 		}
 	}
-	if n := ca.Orders(); n != 1 {
-		t.Errorf("%d orders, want 1", n)
-	}
+	n := ca.Orders()
+	failIf(t, n != 1, "%d orders, want 1", n)
 	expect(t, s.Change(Names{Domains: []string{"second.example.com"}}))
 	s.serial(ca, "second.example.com")
-	if _, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
-		t.Error("a removed name is still served")
-	}
+	_, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true})
+	failIf(t, err == nil, "a removed name is still served")
 	if ca.Orders() != 2 || ca.Accounts() != 1 {
 		t.Errorf("%d orders and %d accounts, want 2 and 1", ca.Orders(), ca.Accounts())
 	}

@@ -10,6 +10,10 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // recording is the data of a replica of version 0.2, whose values are sealed with secret.
 const recording = "testdata/redis-0.2.txt"
 
@@ -28,9 +32,8 @@ func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 		t.Fatalf("lock: %v, %v", ok, err)
 	}
 	testservers.CompareFormat(t, client, recording, nil)
-	if err := s.Unlock(t.Context(), "order"); err != nil {
-		t.Error(err)
-	}
+	err := s.Unlock(t.Context(), "order")
+	failIf(t, err != nil, "%v", err)
 }
 
 // TestReplicaContinuesWithTheDataOfTheRelease reads the recorded values and respects the recorded lock.
@@ -46,11 +49,9 @@ func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
 		}
 		// The expiry in the index is that of the recording, which has passed.
 		later := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: key}
-		if changed, err := client.ZAddXX(t.Context(), keysKey, later).Result(); err != nil || changed != 0 {
-			t.Error(changed, err)
-		}
+		changed, err := client.ZAddXX(t.Context(), keysKey, later).Result()
+		failIf(t, err != nil || changed != 0, "%v %v", changed, err)
 	}
-	if keys, err := s.List(t.Context(), "certificates", true); err != nil || !slices.Contains(keys, recordedKey) {
-		t.Errorf("listed %q, %v; want %s", keys, err, recordedKey)
-	}
+	keys, err := s.List(t.Context(), "certificates", true)
+	failIf(t, err != nil || !slices.Contains(keys, recordedKey), "listed %q, %v; want %s", keys, err, recordedKey)
 }

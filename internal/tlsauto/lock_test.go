@@ -43,9 +43,7 @@ func TestStoreAndDeleteFailAfterLockIsLost(t *testing.T) {
 	if err := magic.ObtainCertSync(ctx, name); err == nil {
 		t.Error("a certificate was stored after its lock was lost")
 	}
-	if s.Exists(ctx, "certificates") {
-		t.Error("the storage has files of the failed order")
-	}
+	failIf(t, s.Exists(ctx, "certificates"), "the storage has files of the failed order")
 	server.Del(lockPrefix + "issue_cert_" + name)
 	const key = "certificates/ca/" + name + "/" + name + ".key"
 	expect(t, errors.Join(later.Lock(ctx, "issue_cert_"+name), later.Store(ctx, key, []byte("new")), s.Lock(ctx, "issue_cert_second")))
@@ -53,7 +51,6 @@ func TestStoreAndDeleteFailAfterLockIsLost(t *testing.T) {
 	if err := s.Delete(ctx, "certificates/ca/second"); !errors.Is(err, errLockLost) {
 		t.Errorf("deleted without the lock: %v", err)
 	}
-	if got, err := later.Load(ctx, key); string(got) != "new" {
-		t.Errorf("got %q, %v, want new", got, err)
-	}
+	got, err := later.Load(ctx, key)
+	failIf(t, string(got) != "new", "got %q, %v, want new", got, err)
 }

@@ -83,13 +83,11 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 		} {
 			step.do()
 			time.Sleep(10*pollInterval + time.Second) // the next step writes between two polls
-			if got := servedSerial(m, name); got != step.want {
-				t.Errorf("%s: certificate %d, want %d", step.name, got, step.want)
-			}
+			got := servedSerial(m, name)
+			failIf(t, got != step.want, "%s: certificate %d, want %d", step.name, got, step.want)
 		}
-		if n := strings.Count(log.String(), "the previous one stays"); n != 3 {
-			t.Errorf("%d log lines about failed reloads, want 3: one for each error\n%s", n, &log)
-		}
+		n := strings.Count(log.String(), "the previous one stays")
+		failIf(t, n != 3, "%d log lines about failed reloads, want 3: one for each error\n%s", n, &log)
 		_ = os.Remove(pair.Key)
 		if err := m.Change(Names{Pairs: []Pair{pair}}); err == nil || servedSerial(m, name) != 3 {
 			t.Errorf("change to unreadable files: error %v, certificate %d", err, servedSerial(m, name))
@@ -108,15 +106,13 @@ func TestPairIsSelectedByServerName(t *testing.T) {
 	expect(t, err)
 	defer m.Close()
 	ends := m.Expiries()
-	if until := time.Until(ends[name]); len(ends) != 3 || until < 364*24*time.Hour || until > 365*24*time.Hour {
-		t.Errorf("expiries %v", ends)
-	}
+	until := time.Until(ends[name])
+	failIf(t, len(ends) != 3 || until < 364*24*time.Hour || until > 365*24*time.Hour, "expiries %v", ends)
 	for server, want := range map[string]int64{
 		name: 2, "WEIR.EXAMPLE.COM": 2, "a.internal.example.com": 3, "a.b.internal.example.com": 0, "internal.example.com": 0,
 		"only.example.com": 4, "": 2, "*.internal.example.com": 0, "other.example": 0,
 	} {
-		if got := servedSerial(m, server); got != want {
-			t.Errorf("%q: certificate %d, want %d", server, got, want)
-		}
+		got := servedSerial(m, server)
+		failIf(t, got != want, "%q: certificate %d, want %d", server, got, want)
 	}
 }

@@ -18,6 +18,8 @@ import (
 
 	"github.com/mholt/acmez/v3"
 	"github.com/mholt/acmez/v3/acme"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // challengeStorage is a storage in which another replica has stored a challenge.
@@ -84,16 +86,13 @@ func TestRedirectServesOnlyPendingChallenges(t *testing.T) {
 		w := httptest.NewRecorder()
 		before := storage.loads.Load()
 		h.ServeHTTP(w, r)
-		if loads := storage.loads.Load() - before; w.Code != c.status || loads != c.loads {
-			t.Errorf("%s: status %d, %d look-ups", c.name, w.Code, loads)
-		}
-		if body := w.Body.String(); (body == "to-ken_1.thumb") != (c.status == 200) {
-			t.Errorf("%s: body %q", c.name, body)
-		}
+		loads := storage.loads.Load() - before
+		failIf(t, w.Code != c.status || loads != c.loads, "%s: status %d, %d look-ups", c.name, w.Code, loads)
+		body := w.Body.String()
+		failIf(t, (body == "to-ken_1.thumb") != (c.status == 200), "%s: body %q", c.name, body)
 	}
-	if n := storage.unbounded.Load(); n > 0 {
-		t.Errorf("%d look-ups without a deadline", n)
-	}
+	n := storage.unbounded.Load()
+	failIf(t, n > 0, "%d look-ups without a deadline", n)
 }
 
 // A connection that answers a TLS-ALPN-01 challenge carries no requests.
@@ -109,9 +108,8 @@ func TestChallengeConnectionServesNoRequests(t *testing.T) {
 		}
 		if completes {
 			_, _ = io.WriteString(conn, "GET /user HTTP/1.1\r\nHost: "+name+"\r\n\r\n")
-			if text, _ := io.ReadAll(conn); len(text) > 0 {
-				t.Errorf("%q: the challenge connection responded with %s", server, text)
-			}
+			text, _ := io.ReadAll(conn)
+			failIf(t, len(text) > 0, "%q: the challenge connection responded with %s", server, text)
 		}
 		_ = conn.Close()
 	}
@@ -139,9 +137,8 @@ func TestRedirectKeepsTheHost(t *testing.T) {
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		expect(t, err)
 		_ = conn.Close()
-		if got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")); got != want {
-			t.Errorf("%s: %s, want %s", target, got, want)
-		}
+		got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location"))
+		failIf(t, got != want, "%s: %s, want %s", target, got, want)
 	}
 }
 
@@ -165,8 +162,6 @@ func TestPlainHTTPIsRedirectedToHTTPS(t *testing.T) {
 		resp, err := client.Do(r)
 		expect(t, err)
 		_ = resp.Body.Close()
-		if got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")); got != c.want {
-			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
-		}
+		testservers.Equal(t, c.name, fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")), c.want)
 	}
 }

@@ -151,8 +151,7 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	defer func() { _ = client.Close() }()
 	assertEveryKeyExpires(t, client)
 	for _, key := range client.Keys(t.Context(), valuePrefix+"*").Val() {
-		if text := client.Get(t.Context(), key).Val(); strings.Contains(text, "PRIVATE") || strings.Contains(text, "CERTIFICATE") {
-			t.Errorf("%s is not sealed", key)
-		}
+		text := client.Get(t.Context(), key).Val()
+		failIf(t, strings.Contains(text, "PRIVATE") || strings.Contains(text, "CERTIFICATE"), "%s is not sealed", key)
 	}
 }

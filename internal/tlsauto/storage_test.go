@@ -52,9 +52,7 @@ func inMemory(t *testing.T) (*miniredis.Miniredis, redis.Options) {
 // expect fails the test if a call returned an error.
 func expect(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 }
 
 // eachStorage runs a test on every implementation.
@@ -89,9 +87,7 @@ func assertEveryKeyExpires(t *testing.T, client redis.UniversalClient) {
 		if life == -2 { // the key was deleted after the list was read
 			continue
 		}
-		if err != nil || life <= 0 || !strings.HasPrefix(key, "weir:{tls}:") {
-			t.Errorf("%s has TTL %v, error %v", key, life, err)
-		}
+		failIf(t, err != nil || life <= 0 || !strings.HasPrefix(key, "weir:{tls}:"), "%s has TTL %v, error %v", key, life, err)
 	}
 }
 
@@ -105,12 +101,8 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 		has := func(key, text string) {
 			t.Helper()
 			got, err := s.Load(ctx, key)
-			if text == "" && !errors.Is(err, fs.ErrNotExist) || text != "" && string(got) != text {
-				t.Errorf("%s holds %q, %v", key, got, err)
-			}
-			if s.Exists(ctx, key) != (text != "") {
-				t.Errorf("%s: exists is wrong", key)
-			}
+			failIf(t, text == "" && !errors.Is(err, fs.ErrNotExist) || text != "" && string(got) != text, "%s holds %q, %v", key, got, err)
+			failIf(t, s.Exists(ctx, key) != (text != ""), "%s: exists is wrong", key)
 		}
 		has("certificates/ca/a/a.crt", "")
 		if _, err := s.Stat(ctx, "certificates"); !errors.Is(err, fs.ErrNotExist) {
@@ -131,14 +123,11 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 		} {
 			got, err := s.List(ctx, "certificates/ca", c.recursive)
 			slices.Sort(got)
-			if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
-				t.Error(diff, err)
-			}
+			diff := cmp.Diff(c.want, got)
+			failIf(t, diff != "" || err != nil, "%v %v", diff, err)
 		}
 		file, err := s.Stat(ctx, "certificates/ca/a/a.crt")
-		if err != nil || !file.IsTerminal || file.Size != 3 || time.Since(file.Modified).Abs() > time.Hour {
-			t.Errorf("stat of a file: %+v, %v", file, err)
-		}
+		failIf(t, err != nil || !file.IsTerminal || file.Size != 3 || time.Since(file.Modified).Abs() > time.Hour, "stat of a file: %+v, %v", file, err)
 		if dir, err := s.Stat(ctx, "certificates/ca"); err != nil || dir.IsTerminal {
 			t.Errorf("stat of a directory: %+v, %v", dir, err)
 		}
@@ -166,9 +155,8 @@ func TestLockIsExclusive(t *testing.T) {
 		}
 		got := make(chan error)
 		go func() { got <- s.Lock(ctx, "a") }()
-		if err := errors.Join(s.Unlock(ctx, "a"), <-got, s.Unlock(ctx, "a"), s.Unlock(ctx, "b")); err != nil {
-			t.Error(err)
-		}
+		err := errors.Join(s.Unlock(ctx, "a"), <-got, s.Unlock(ctx, "a"), s.Unlock(ctx, "b"))
+		failIf(t, err != nil, "%v", err)
 	})
 }
 
@@ -181,13 +169,10 @@ func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
 	const key, text = "certificates/ca/a/a.key", "PRIVATE KEY"
 	expect(t, s.Store(ctx, key, []byte(text)))
 	stored := client.Get(ctx, valuePrefix+key).Val()
-	if strings.Contains(stored, "PRIVATE") {
-		t.Errorf("Redis holds %q", stored)
-	}
+	failIf(t, strings.Contains(stored, "PRIVATE"), "Redis holds %q", stored)
 	for reader, storage := range map[string]Storage{"without a secret": open, "with another secret": other} {
-		if got, err := storage.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("load %s: %q, %v", reader, got, err)
-		}
+		got, err := storage.Load(ctx, key)
+		failIf(t, !errors.Is(err, fs.ErrNotExist), "load %s: %q, %v", reader, got, err)
 	}
 	for name, forged := range map[string]string{
 		"one bit changed": stored[:len(stored)-1] + string(stored[len(stored)-1]^1),
@@ -196,9 +181,8 @@ func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
 		"value of another key": string(s.sealer.seal("certificates/ca/b/b.key", []byte("EVIL"), time.Now())),
 	} {
 		client.Set(ctx, valuePrefix+key, forged, time.Hour)
-		if got, err := s.Load(ctx, key); !errors.Is(err, fs.ErrNotExist) || s.Exists(ctx, key) {
-			t.Errorf("%s: loaded %q, %v", name, got, err)
-		}
+		got, err := s.Load(ctx, key)
+		failIf(t, !errors.Is(err, fs.ErrNotExist) || s.Exists(ctx, key), "%s: loaded %q, %v", name, got, err)
 	}
 }
 
@@ -208,12 +192,10 @@ func TestReadsRenewTheTTL(t *testing.T) {
 	for key, want := range map[string]time.Duration{"acme/ca/users/a/a.json": longTTL, "acme/ca/challenge_tokens/a.json": 30 * time.Minute} {
 		expect(t, s.Store(t.Context(), key, []byte("x")))
 		server.FastForward(30 * time.Minute)
-		if _, err := s.Load(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
-		if life := client.TTL(t.Context(), valuePrefix+key).Val(); life != want {
-			t.Errorf("%s: TTL %v after a read, want %v", key, life, want)
-		}
+		_, err := s.Load(t.Context(), key)
+		stopIf(t, err != nil, "%v", err)
+		life := client.TTL(t.Context(), valuePrefix+key).Val()
+		failIf(t, life != want, "%s: TTL %v after a read, want %v", key, life, want)
 	}
 }
 
@@ -225,22 +207,18 @@ func TestLeaseExpiresAfterItsHolderDied(t *testing.T) {
 		client.Set(t.Context(), lockPrefix+"a", "dead replica", leaseTTL)
 		try := func(want bool, when string) {
 			t.Helper()
-			if ok, err := s.TryLock(t.Context(), "a"); ok != want || err != nil {
-				t.Errorf("%s: locked %v, %v", when, ok, err)
-			}
+			ok, err := s.TryLock(t.Context(), "a")
+			failIf(t, ok != want || err != nil, "%s: locked %v, %v", when, ok, err)
 		}
 		time.Sleep(leaseTTL - time.Second)
 		try(false, "before the lease expired")
 		time.Sleep(time.Second)
 		try(true, "after the lease expired")
 		time.Sleep(3 * leaseTTL)
-		if life := client.PTTL(t.Context(), lockPrefix+"a").Val(); life < leaseTTL/2 {
-			t.Errorf("the lease of the holder lasts %v after three leases", life)
-		}
+		life := client.PTTL(t.Context(), lockPrefix+"a").Val()
+		failIf(t, life < leaseTTL/2, "the lease of the holder lasts %v after three leases", life)
 		s.Close()
-		if server.Exists(lockPrefix + "a") {
-			t.Error("a closed storage keeps its lock")
-		}
+		failIf(t, server.Exists(lockPrefix+"a"), "a closed storage keeps its lock")
 	})
 }
 
@@ -258,8 +236,7 @@ func TestLockRetriesWhileRedisIsDown(t *testing.T) {
 		default:
 		}
 		server.SetError("")
-		if err := <-got; err != nil {
-			t.Error(err)
-		}
+		err := <-got
+		failIf(t, err != nil, "%v", err)
 	})
 }
