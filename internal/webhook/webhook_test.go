@@ -27,6 +27,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 const secret, oldSecret = "It's a Secret to Everybody", "the secret before"
 
 // refusals are the reasons for refused deliveries.
@@ -125,9 +128,7 @@ func TestHandlerVerifiesDeliveries(t *testing.T) {
 			var events []Event
 			refusals.take() // of other tests
 			w := deliver(NewReceiver(func(e Event) { events = append(events, e) }), c.method, c.body, c.fields...)
-			if w.Code != c.status || !strings.Contains(w.Body.String(), c.text) {
-				t.Errorf("got %d, %q, want %d with %q", w.Code, w.Body, c.status, c.text)
-			}
+			failIf(t, w.Code != c.status || !strings.Contains(w.Body.String(), c.text), "got %d, %q, want %d with %q", w.Code, w.Body, c.status, c.text)
 			testservers.Equal(t, "events", events, c.want)
 			reason := map[int][]Refusal{400: {RefusedHeader}, 401: {RefusedSignature}, 405: {RefusedMethod}}[c.status]
 			if c.status == http.StatusBadRequest && strings.Contains(c.text, "JSON") {
@@ -171,9 +172,8 @@ func TestDeliveryShowsEventsOfItsWebhook(t *testing.T) {
 			}
 			deliver(NewReceiver(report), http.MethodPost, c.body, "X-Service-Event: "+c.event, "X-Service-Delivery: 1",
 				"X-Service-Hook-Installation-Target-Type: "+c.target, signed(c.body))
-			if age := time.Since(got.At); got.Object != "" && age > time.Minute {
-				t.Errorf("the delivery is %v old", age)
-			}
+			age := time.Since(got.At)
+			failIf(t, got.Object != "" && age > time.Minute, "the delivery is %v old", age)
 			got.At = time.Time{}
 			testservers.Equal(t, "coverage", got, c.want)
 		})
@@ -184,22 +184,15 @@ func TestDeliveryIsReportedOnce(t *testing.T) {
 	reports := 0
 	v := NewReceiver(func(Event) { reports++ })
 	for _, id := range []string{"a", "b", "a", "a"} {
-		if w := deliver(v, http.MethodPost, push, "X-Service-Event: push", "X-Service-Delivery: "+id, signed(push)); w.Code != http.StatusAccepted {
-			t.Errorf("delivery %s: got %d, want 202", id, w.Code)
-		}
+		w := deliver(v, http.MethodPost, push, "X-Service-Event: push", "X-Service-Delivery: "+id, signed(push))
+		failIf(t, w.Code != http.StatusAccepted, "delivery %s: got %d, want 202", id, w.Code)
 	}
-	if reports != 2 {
-		t.Errorf("%d reports, want 2", reports)
-	}
+	failIf(t, reports != 2, "%d reports, want 2", reports)
 	for i := range maxRemembered { // the identifiers above are evicted
 		v.seen.Add(fmt.Sprint(i), struct{}{})
 	}
-	if v.seen.Len() != maxRemembered {
-		t.Errorf("%d identifiers are remembered, want %d", v.seen.Len(), maxRemembered)
-	}
-	if v.seen.Contains("a") {
-		t.Error("an evicted identifier is still known")
-	}
+	failIf(t, v.seen.Len() != maxRemembered, "%d identifiers are remembered, want %d", v.seen.Len(), maxRemembered)
+	failIf(t, v.seen.Contains("a"), "an evicted identifier is still known")
 }
 
 // The signature does not cover the headers, so a replayed body must not count for another event.
@@ -211,9 +204,7 @@ func TestReplayedBodyKeepsItsEvent(t *testing.T) {
 		status      int
 	}{{"push", push, http.StatusAccepted}, {"team", push, http.StatusConflict}, {"ping", push, http.StatusConflict}, {"push", push, http.StatusAccepted}, {"team", push + " ", http.StatusAccepted}} {
 		w := deliver(v, http.MethodPost, c.body, "X-Service-Event: "+c.event, fmt.Sprintf("X-Service-Delivery: %d", i), signed(c.body))
-		if w.Code != c.status {
-			t.Errorf("delivery %d: got %d, want %d", i, w.Code, c.status)
-		}
+		failIf(t, w.Code != c.status, "delivery %d: got %d, want %d", i, w.Code, c.status)
 	}
 	testservers.Equal(t, "events", names, []string{"push", "push", "team"})
 }
@@ -252,9 +243,8 @@ func TestDeliverySizeIsBounded(t *testing.T) {
 		t.Errorf("delivery of the maximum size: got %d, want 202", w.Code)
 	}
 	large += " "
-	if w := deliver(v, http.MethodPost, large, append(fields, signed(large))...); w.Code != http.StatusRequestEntityTooLarge {
-		t.Errorf("larger delivery: got %d, want 413", w.Code)
-	}
+	w := deliver(v, http.MethodPost, large, append(fields, signed(large))...)
+	failIf(t, w.Code != http.StatusRequestEntityTooLarge, "larger delivery: got %d, want 413", w.Code)
 }
 
 // stall opens connections from one address that send a part of a delivery every second, and returns the time at which
@@ -305,18 +295,13 @@ func TestSlowDeliveriesEndAndDoNotDelayOtherDeliveries(t *testing.T) {
 				l := testservers.ServePipe(t, "hook.test:80", &http.Server{Handler: v.Handler(configuration)})
 				closed := stall(t, l, 100, part)
 				time.Sleep(time.Second)
-				if status, took := post(t, l); status != http.StatusUnauthorized || took > time.Second {
-					t.Errorf("another delivery got %d after %v, want 401 within a second", status, took)
-				}
+				status, took := post(t, l)
+				failIf(t, status != http.StatusUnauthorized || took > time.Second, "another delivery got %d after %v, want 401 within a second", status, took)
 				for _, end := range closed() {
-					if end > readTimeout+time.Second {
-						t.Fatalf("a slow delivery ended after %v", end)
-					}
+					stopIf(t, end > readTimeout+time.Second, "a slow delivery ended after %v", end)
 				}
 				synctest.Wait()
-				if v.memory.total != 0 || len(v.memory.perAddress) != 0 {
-					t.Errorf("%d bytes of %d addresses are reserved after the end of all deliveries", v.memory.total, len(v.memory.perAddress))
-				}
+				failIf(t, v.memory.total != 0 || len(v.memory.perAddress) != 0, "%d bytes of %d addresses are reserved after the end of all deliveries", v.memory.total, len(v.memory.perAddress))
 			})
 		})
 	}
@@ -359,9 +344,8 @@ func TestMemoryOfDeliveriesIsBoundedPerAddressAndInTotal(t *testing.T) {
 			}
 			waits = append(waits, stall(t, pipe, maxMemoryPerAddress/blockSize, ""))
 			synctest.Wait()
-			if status, _ := post(t, pipe); status != http.StatusServiceUnavailable {
-				t.Errorf("delivery of an address without memory: got %d, want 503", status)
-			}
+			status, _ := post(t, pipe)
+			failIf(t, status != http.StatusServiceUnavailable, "delivery of an address without memory: got %d, want 503", status)
 		}
 		l.address.Add(1)
 		if status, _ := post(t, pipe); status != http.StatusServiceUnavailable {
@@ -370,9 +354,8 @@ func TestMemoryOfDeliveriesIsBoundedPerAddressAndInTotal(t *testing.T) {
 		for _, wait := range waits {
 			wait()
 		}
-		if status, _ := post(t, pipe); status != http.StatusUnauthorized {
-			t.Errorf("after the end of the slow deliveries: got %d, want 401", status)
-		}
+		status, _ := post(t, pipe)
+		failIf(t, status != http.StatusUnauthorized, "after the end of the slow deliveries: got %d, want 401", status)
 	})
 }
 
@@ -397,9 +380,8 @@ func FuzzSignature(f *testing.F) {
 		want := another == "" && strings.HasPrefix(signature, "sha256=") && strings.EqualFold(signature[7:], hex.EncodeToString(sum(body)))
 		signer := signers([]credential.Secret{oldSecret, secret})
 		_, _ = signer.Write(body)
-		if _, err := signer.verify(h); (err == nil) != want {
-			t.Errorf("signatures %q and %q: %v, want valid %v", signature, another, err, want)
-		}
+		_, err := signer.verify(h)
+		failIf(t, (err == nil) != want, "signatures %q and %q: %v, want valid %v", signature, another, err, want)
 	})
 }
 
@@ -413,8 +395,6 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		owner, name, ok := strings.Cut(e.Repository, "/")
-		if e.Repository != "" && (!ok || owner == "" || name == "" || strings.Contains(name, "/") || owner != e.Organization) {
-			t.Errorf("%q of %q", e.Repository, e.Organization)
-		}
+		failIf(t, e.Repository != "" && (!ok || owner == "" || name == "" || strings.Contains(name, "/") || owner != e.Organization), "%q of %q", e.Repository, e.Organization)
 	})
 }
