@@ -84,9 +84,7 @@ func TestOtherMessagesOfWeirAreIgnored(t *testing.T) {
 	backgroundJSON := strings.Replace(weirJSON, `"attempts":1`, `"attempts":1,"background":true`, 1) + "\n"
 	for _, log := range []string{other + background + weirLog, otherJSON + backgroundJSON + weirJSON} {
 		got, err := read(log, Auto)
-		if err != nil || len(got) != 1 {
-			t.Errorf("got %d requests, %v, want one of %s", len(got), err, log)
-		}
+		failIf(t, err != nil || len(got) != 1, "got %d requests, %v, want one of %s", len(got), err, log)
 	}
 }
 
@@ -110,9 +108,8 @@ func TestMalformedLogsAreErrorsWithPlaceAndRemedy(t *testing.T) {
 		{"HAR entry", strings.Replace(harLog, `"url"`, `"x"`, 1), `read log x.log: entry 1: no field "request.url"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := read(c.text, Auto); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %q", err, c.want)
-			}
+			_, err := read(c.text, Auto)
+			failIf(t, err == nil || !strings.Contains(err.Error(), c.want), "got %v, want %q", err, c.want)
 		})
 	}
 }
@@ -125,9 +122,7 @@ func TestMalformedLinesAreSkippedOnDemand(t *testing.T) {
 		testservers.NoError(t, err)
 		n++
 	}
-	if n != 1 || l.Skipped != 2 {
-		t.Errorf("%d requests and %d skipped lines, want 1 and 2", n, l.Skipped)
-	}
+	failIf(t, n != 1 || l.Skipped != 2, "%d requests and %d skipped lines, want 1 and 2", n, l.Skipped)
 }
 
 // failing is a file whose second read fails.
@@ -143,9 +138,7 @@ func (f *failing) Read(p []byte) (int, error) {
 
 func TestReadErrorsStopALogThatSkipsMalformedLines(t *testing.T) {
 	for _, err := range (&Log{Name: "x", Reader: &failing{}, Format: JSONL, SkipInvalid: true}).Requests() {
-		if err == nil || !strings.Contains(err.Error(), "disk failed") {
-			t.Errorf("got %v, want the error of the file", err)
-		}
+		failIf(t, err == nil || !strings.Contains(err.Error(), "disk failed"), "got %v, want the error of the file", err)
 		return
 	}
 	t.Error("got no error")
@@ -181,9 +174,7 @@ func FuzzLog(f *testing.F) {
 				if err != nil {
 					break
 				}
-				if r.Method == "" || r.URL == nil || r.Latency < 0 || r.Latency > maxLatency || r.Start.Year() < 1969 || r.Start.Year() > 2242 {
-					t.Errorf("%s: invalid request %+v", format, r)
-				}
+				failIf(t, r.Method == "" || r.URL == nil || r.Latency < 0 || r.Latency > maxLatency || r.Start.Year() < 1969 || r.Start.Year() > 2242, "%s: invalid request %+v", format, r)
 			}
 		}
 	})
@@ -203,23 +194,16 @@ func TestReportsShowNoCredentialOfALog(t *testing.T) {
 			requests := testservers.Must(read(fmt.Sprintf("\n"+`{"ts":1767355200,"method":"GET","path":"/user","status":200,%q:%q}`+"\n", field, credential), Auto))
 			report := testservers.Must(Run(t.Context(), configuration(t), sequence(requests)))
 			text, _ := json.Marshal(report)
-			if strings.Contains(string(text), credential) || strings.Contains(fmt.Sprint(report), credential) {
-				t.Errorf("%s: the report shows %s", field, credential)
-			}
+			failIf(t, strings.Contains(string(text), credential) || strings.Contains(fmt.Sprint(report), credential), "%s: the report shows %s", field, credential)
 			labels[requests[0].Client] = true
 		}
-		if len(labels) != len(credentials) {
-			t.Errorf("%s: %d credentials are %d clients", field, len(credentials), len(labels))
-		}
+		failIf(t, len(labels) != len(credentials), "%s: %d credentials are %d clients", field, len(credentials), len(labels))
 		for _, name := range []string{"ci", "octocat", "octo@example.com", "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "spiffe://example.org/ns/ci/sa/builds", "build-agents-of-the-payments-team-2"} {
 			requests, err := read(fmt.Sprintf("\n"+`{"ts":1767355200,"method":"GET","path":"/user","status":200,%q:%q}`+"\n", field, name), Auto)
-			if err != nil || requests[0].Client != name {
-				t.Errorf("%s: %s is %s, %v", field, name, requests[0].Client, err)
-			}
+			failIf(t, err != nil || requests[0].Client != name, "%s: %s is %s, %v", field, name, requests[0].Client, err)
 		}
 	}
 	line := strings.Replace(weirLog, "builds", credentials[0], 1)
-	if requests, err := read(line, Auto); err != nil || strings.Contains(fmt.Sprint(requests), credentials[0]) {
-		t.Errorf("access log of Weir: got %v, %v", requests, err)
-	}
+	requests, err := read(line, Auto)
+	failIf(t, err != nil || strings.Contains(fmt.Sprint(requests), credentials[0]), "access log of Weir: got %v, %v", requests, err)
 }

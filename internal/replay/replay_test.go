@@ -19,6 +19,8 @@ import (
 	"github.com/weirgate/weir/proxy/caller"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+
 // configuration returns the configuration of the tests: two clients with separate accounts.
 func configuration(t *testing.T) Config {
 	t.Helper()
@@ -132,9 +134,7 @@ func TestRequestsWaitForQuota(t *testing.T) {
 		log = append(log, get(float64(i), fmt.Sprintf("%s?page=%d", members, i+1), 9))
 	}
 	r := run(t, c, log...)
-	if r.Waited != 2 || r.Refused != 0 || r.WaitP50 < 57 || r.WaitP99 > 61 || r.WaitTotal < 115 {
-		t.Errorf("%d waited, %d refused, p50 %v, p99 %v, total %v", r.Waited, r.Refused, r.WaitP50, r.WaitP99, r.WaitTotal)
-	}
+	failIf(t, r.Waited != 2 || r.Refused != 0 || r.WaitP50 < 57 || r.WaitP99 > 61 || r.WaitTotal < 115, "%d waited, %d refused, p50 %v, p99 %v, total %v", r.Waited, r.Refused, r.WaitP50, r.WaitP99, r.WaitTotal)
 }
 
 func TestReportNamesWhatItLeavesOut(t *testing.T) {
@@ -151,9 +151,8 @@ func TestRunStopsWithTheContext(t *testing.T) {
 	if _, err := Run(ctx, configuration(t), sequence([]Request{get(0, members, 9), get(1, members, 9)})); !errors.Is(err, cause) {
 		t.Errorf("got %v, want %v", err, cause)
 	}
-	if _, err := Run(t.Context(), configuration(t), sequence(nil)); err == nil || !strings.Contains(err.Error(), "no requests") {
-		t.Errorf("an empty log: got %v", err)
-	}
+	_, err := Run(t.Context(), configuration(t), sequence(nil))
+	failIf(t, err == nil || !strings.Contains(err.Error(), "no requests"), "an empty log: got %v", err)
 }
 
 // TestLongLogsNeedBoundedMemory checks that names, parts and contents of a long log stay within their bounds.
@@ -165,16 +164,12 @@ func TestLongLogsNeedBoundedMemory(t *testing.T) {
 		log[i].Client = fmt.Sprint("client", i%3000)
 	}
 	r := run(t, configuration(t), log...)
-	if len(r.Clients) > maxNames+1 || len(r.Accounts) > maxNames+2 || len(r.Series) > maxParts || r.Requests != requests {
-		t.Errorf("%d requests: %d clients, %d accounts, %d parts", r.Requests, len(r.Clients), len(r.Accounts), len(r.Series))
-	}
+	failIf(t, len(r.Clients) > maxNames+1 || len(r.Accounts) > maxNames+2 || len(r.Series) > maxParts || r.Requests != requests, "%d requests: %d clients, %d accounts, %d parts", r.Requests, len(r.Clients), len(r.Accounts), len(r.Series))
 	total := 0
 	for _, p := range r.Series {
 		total += p.Requests
 	}
-	if total != requests {
-		t.Errorf("the series has %d requests, want %d", total, requests)
-	}
+	failIf(t, total != requests, "the series has %d requests, want %d", total, requests)
 }
 
 // TestPageEscapesNamesAndLoadsNothing checks the HTML of a report with a hostile client name.
@@ -185,12 +180,9 @@ func TestPageEscapesNamesAndLoadsNothing(t *testing.T) {
 	var page strings.Builder
 	testservers.NoError(t, run(t, c, get(0, members, 9), get(5, "/user", 9), hostile).Page(&page))
 	text := page.String()
-	if strings.Contains(text, "<script") || !strings.Contains(text, "&lt;script&gt;") {
-		t.Error("the client name is not escaped")
-	}
-	if found := regexp.MustCompile(`(?i)(src|href|url|@import)\s*[=(]|https?:`).FindString(text); found != "" {
-		t.Errorf("the page refers to another file: %s", found)
-	}
+	failIf(t, strings.Contains(text, "<script") || !strings.Contains(text, "&lt;script&gt;"), "the client name is not escaped")
+	found := regexp.MustCompile(`(?i)(src|href|url|@import)\s*[=(]|https?:`).FindString(text)
+	failIf(t, found != "", "the page refers to another file: %s", found)
 	for _, want := range []string{"<polyline", "prefers-color-scheme: dark", "ZgotmplZ", `class="bad"`} {
 		if strings.Contains(text, want) == (want == "ZgotmplZ") { // html/template writes ZgotmplZ for unsafe values
 			t.Errorf("%q in the page: %t", want, want == "ZgotmplZ")
@@ -203,8 +195,7 @@ func TestSeriesCoversEachSpanOfTimes(t *testing.T) {
 	for _, to := range []float64{7.6e9, 8e9, 8.3e9, maxTime} {
 		first, last := get(0, "/user", 1), get(0, "/user", 1)
 		first.Start, last.Start = time.Unix(1, 0), time.Unix(int64(to), 0)
-		if r := run(t, configuration(t), first, last); len(r.Series) > maxParts || r.PartSeconds*len(r.Series) < int(to)-1 {
-			t.Errorf("to %.0f: %d parts of %d seconds", to, len(r.Series), r.PartSeconds)
-		}
+		r := run(t, configuration(t), first, last)
+		failIf(t, len(r.Series) > maxParts || r.PartSeconds*len(r.Series) < int(to)-1, "to %.0f: %d parts of %d seconds", to, len(r.Series), r.PartSeconds)
 	}
 }
