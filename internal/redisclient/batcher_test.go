@@ -17,20 +17,17 @@ func TestBatcherCombinesItemsThatArriveDuringABatch(t *testing.T) {
 		for i := range 8 {
 			callers.Go(func() {
 				time.Sleep(time.Duration(i) * time.Millisecond)
-				if err := batcher.Do(i, 4, func(batch []int) error {
+				err := batcher.Do(i, 4, func(batch []int) error {
 					batches = append(batches, batch)
 					time.Sleep(time.Second)
 					return nil
-				}); err != nil {
-					t.Error(err)
-				}
+				})
+				failIf(t, err != nil, "%v", err)
 			})
 		}
 		callers.Wait()
 		want := [][]int{{0}, {1, 2, 3, 4}, {5, 6, 7}}
-		if !slices.EqualFunc(batches, want, slices.Equal) {
-			t.Errorf("batches %v, want %v", batches, want)
-		}
+		failIf(t, !slices.EqualFunc(batches, want, slices.Equal), "batches %v, want %v", batches, want)
 	})
 }
 
@@ -69,13 +66,10 @@ func TestBatcherReturnsTheErrorToItsBatch(t *testing.T) {
 					})
 				}
 				callers.Wait() // items 1 and 2 share a batch
-				if err := batcher.Do(9, 2, func([]int) error { return nil }); err != nil {
-					t.Error(err)
-				}
+				err := batcher.Do(9, 2, func([]int) error { return nil })
+				failIf(t, err != nil, "%v", err)
 				slices.Sort(failed)
-				if !slices.Equal(failed, c.failed) {
-					t.Errorf("items %v failed, want %v", failed, c.failed)
-				}
+				failIf(t, !slices.Equal(failed, c.failed), "items %v failed, want %v", failed, c.failed)
 			})
 		})
 	}

@@ -59,9 +59,8 @@ func TestOpenSetsTheSameTimeoutsForEveryValidURL(t *testing.T) {
 		}
 		want.connections = cmp.Or(want.connections, 20*runtime.GOMAXPROCS(0))
 		want.dials, want.byContext, want.dial, want.read, want.pool = 1, true, time.Second, time.Second, time.Second
-		if got := optionsOf(t, c); got != want {
-			t.Errorf("%s: got %+v, want %+v", address, got, want)
-		}
+		got := optionsOf(t, c)
+		failIf(t, got != want, "%s: got %+v, want %+v", address, got, want)
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
@@ -82,9 +81,7 @@ func TestOnConnectRunsBeforeTheFirstCommand(t *testing.T) {
 	refused := errors.New("refused by the hook")
 	calls, refuse := 0, false
 	c, err := Open("redis://"+server.Addr(), func(node string) OnConnect {
-		if node != "" {
-			t.Errorf("the single server has the address %q", node)
-		}
+		failIf(t, node != "", "the single server has the address %q", node)
 		return func(context.Context, *redis.Conn) error {
 			calls++
 			if refuse {
@@ -93,24 +90,18 @@ func TestOnConnectRunsBeforeTheFirstCommand(t *testing.T) {
 			return nil
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer func() { _ = c.Close() }()
 	if err := c.Ping(t.Context()).Err(); err != nil || calls != 1 {
 		t.Errorf("%v after %d calls of the hook", err, calls)
 	}
 	refuse = true
 	server.Close()
-	if err := server.Restart(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, server.Restart())
 	for range 3 { // the first call uses the old connection
 		err = c.Ping(t.Context()).Err()
 	}
-	if !errors.Is(err, refused) {
-		t.Errorf("the client used a connection that the hook refused: %v", err)
-	}
+	failIf(t, !errors.Is(err, refused), "the client used a connection that the hook refused: %v", err)
 }
 
 func TestRemedyFitsTheErrorOfRedis(t *testing.T) {
@@ -125,8 +116,7 @@ func TestRemedyFitsTheErrorOfRedis(t *testing.T) {
 		"tls: failed to verify certificate: x509: certificate signed by unknown author": "rediss is Redis with TLS",
 		"dial tcp 127.0.0.1:1: connect: connection refused":                             "start redis",
 	} {
-		if got := Remedy(errors.New(text)); !strings.Contains(got, want) {
-			t.Errorf("%s: %q lacks %q", text, got, want)
-		}
+		got := Remedy(errors.New(text))
+		failIf(t, !strings.Contains(got, want), "%s: %q lacks %q", text, got, want)
 	}
 }

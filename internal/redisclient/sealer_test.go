@@ -3,18 +3,19 @@ package redisclient
 import (
 	"bytes"
 	"testing"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
+
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
 
 func TestSealedValueOpensOnlyWithItsSecretPurposeAndData(t *testing.T) {
 	text, data := []byte("text"), []byte("additional data")
 	first, err := NewSealer([]byte("secret"), "one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	sealed := first.Seal(nil, nil, text, data)
-	if bytes.Contains(sealed, text) || bytes.Equal(sealed, first.Seal(nil, nil, text, data)) {
-		t.Errorf("sealed %x", sealed)
-	}
+	failIf(t, bytes.Contains(sealed, text) || bytes.Equal(sealed, first.Seal(nil, nil, text, data)), "sealed %x", sealed)
 	for _, c := range []struct {
 		secret, purpose, data string
 		opens                 bool
@@ -25,13 +26,9 @@ func TestSealedValueOpensOnlyWithItsSecretPurposeAndData(t *testing.T) {
 		{"secret", "one", "other data", false},
 	} {
 		opener, err := NewSealer([]byte(c.secret), c.purpose)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		got, err := opener.Open(nil, nil, sealed, []byte(c.data))
-		if (err == nil) != c.opens || c.opens && !bytes.Equal(got, text) {
-			t.Errorf("%+v: opened as %q, %v", c, got, err)
-		}
+		failIf(t, (err == nil) != c.opens || c.opens && !bytes.Equal(got, text), "%+v: opened as %q, %v", c, got, err)
 	}
 	if got, err := NewSealer(nil, "one"); got != nil || err != nil {
 		t.Errorf("without a secret: got %v, %v, want nil", got, err)

@@ -12,15 +12,15 @@ import (
 	"github.com/redis/go-redis/v9"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // Spans have the name and the result of a command, but no arguments.
 func TestCommandsOfTracedRequestsHaveASpan(t *testing.T) {
 	server := miniredis.RunT(t)
 	c, err := Open("redis://"+server.Addr(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer func() { _ = c.Close() }()
 	exported := tracetest.NewInMemoryExporter()
 	ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exported)).Tracer("test").Start(t.Context(), "request")
@@ -44,18 +44,15 @@ func TestCommandsOfTracedRequestsHaveASpan(t *testing.T) {
 			text += fmt.Sprint(" ", a.Key, "=", a.Value.String())
 		}
 		list = append(list, text)
-		if s.Name != "request" && (s.Parent.SpanID() != span.SpanContext().SpanID() || s.SpanKind.String() != "client") {
-			t.Errorf("not a client span of the request: %+v", s)
-		}
+		failIf(t, s.Name != "request" && (s.Parent.SpanID() != span.SpanContext().SpanID() || s.SpanKind.String() != "client"), "not a client span of the request: %+v", s)
 	}
 	want := `SET Unset db.system.name=redis db.operation.name=SET
 GET Unset db.system.name=redis db.operation.name=GET
 LPUSH Error db.system.name=redis db.operation.name=LPUSH error.type=WRONGTYPE
 PIPELINE Unset db.system.name=redis db.operation.name=PIPELINE db.operation.batch.size=2
 request Unset`
-	if got := strings.Join(list, "\n"); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	got := strings.Join(list, "\n")
+	failIf(t, got != want, "got\n%s\nwant\n%s", got, want)
 }
 
 func TestErrorType(t *testing.T) {
@@ -66,8 +63,6 @@ func TestErrorType(t *testing.T) {
 		{fmt.Errorf("call: %w", context.DeadlineExceeded), "timeout"},
 		{errors.New("secret"), "_OTHER"},
 	} {
-		if got := errorType(c.err); got != c.want {
-			t.Errorf("%v: got %s, want %s", c.err, got, c.want)
-		}
+		testservers.Equal(t, fmt.Sprintf("%v", c.err), errorType(c.err), c.want)
 	}
 }
