@@ -16,6 +16,9 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+
 func TestSelect(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
@@ -114,9 +117,7 @@ func TestReaderDoesNotHoldDataBack(t *testing.T) {
 				n := 0
 				for !bytes.Equal(Decode(c.Name, start[:n], 5), []byte("first")) {
 					more, err := r.Read(start[n:])
-					if err != nil {
-						t.Fatal(err)
-					}
+					noError(t, err)
 					n += more
 				}
 				_ = r.Close()
@@ -131,9 +132,7 @@ func TestErrorOfTheBodyIsReturned(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			r := c.Reader(io.NopCloser(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))))
 			got, err := io.ReadAll(r)
-			if !errors.Is(err, broken) {
-				t.Errorf("error %v, want %v", err, broken)
-			}
+			failIf(t, !errors.Is(err, broken), "error %v, want %v", err, broken)
 			testservers.Equal(t, "the body before the error", string(Decode(c.Name, got, 10)), "half")
 			_ = r.Close()
 		})
