@@ -15,6 +15,8 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+
 // create writes an authority for a.test and b.test to files.
 func create(t *testing.T, validity time.Duration) (certificateFile, keyFile string, roots *x509.CertPool) {
 	t.Helper()
@@ -51,9 +53,7 @@ func TestCertificateIsTrustedForItsNameOnly(t *testing.T) {
 			err := tls.Client(client, &tls.Config{RootCAs: roots, ServerName: name}).Handshake()
 			_ = client.Close()
 			serving.Wait()
-			if (err == nil) != want {
-				t.Errorf("handshake for %s: %v", name, err)
-			}
+			failIf(t, (err == nil) != want, "handshake for %s: %v", name, err)
 		}
 	}
 }
@@ -66,14 +66,12 @@ func TestAuthorityIsOfNoUseForOtherHosts(t *testing.T) {
 			t.Errorf("the authority signed for %s", name)
 		}
 		leaf := testservers.Must(a.sign(name, time.Now()))
-		if _, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots}); err == nil {
-			t.Errorf("a certificate for %s is trusted", name)
-		}
+		_, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots})
+		failIf(t, err == nil, "a certificate for %s is trusted", name)
 	}
 	leaf := testservers.Must(a.sign("a.test", time.Now()))
-	if _, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "a.test"}); err != nil {
-		t.Errorf("a certificate for a.test: %v", err)
-	}
+	_, err := leaf.Leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "a.test"})
+	failIf(t, err != nil, "a certificate for a.test: %v", err)
 }
 
 func TestCertificateIsRenewedAndNeverOutlivesTheAuthority(t *testing.T) {
@@ -86,15 +84,12 @@ func TestCertificateIsRenewedAndNeverOutlivesTheAuthority(t *testing.T) {
 			if left < min(leafLife/2, time.Until(a.Expires())-time.Second) || leaf.Leaf.NotAfter.After(a.Expires()) {
 				t.Errorf("hour %d: the certificate lives for %v, the authority for %v", hour, left, time.Until(a.Expires()))
 			}
-			if hour > 0 && hour < 12 && leaf != last {
-				t.Errorf("hour %d: the certificate was renewed too early", hour)
-			}
+			failIf(t, hour > 0 && hour < 12 && leaf != last, "hour %d: the certificate was renewed too early", hour)
 			last = leaf
 			time.Sleep(time.Hour)
 		}
-		if _, err := a.Certificate("a.test"); err == nil {
-			t.Error("an expired authority signed a certificate")
-		}
+		_, err := a.Certificate("a.test")
+		failIf(t, err == nil, "an expired authority signed a certificate")
 	})
 }
 
@@ -116,14 +111,12 @@ func TestLoadRefusesUnsuitableFiles(t *testing.T) {
 		{certificate + ".absent", key, "no such file"},
 		{otherKey, other, "PEM"},
 	} {
-		if _, err := Load(c.certificate, c.key); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("got %v, want %q", err, c.want)
-		}
+		_, err := Load(c.certificate, c.key)
+		failIf(t, err == nil || !strings.Contains(err.Error(), c.want), "got %v, want %q", err, c.want)
 	}
 }
 
 func TestCreateNeedsNames(t *testing.T) {
-	if _, _, err := Create(nil, time.Hour, time.Now()); err == nil {
-		t.Error("an authority without names could sign for all hosts")
-	}
+	_, _, err := Create(nil, time.Hour, time.Now())
+	failIf(t, err == nil, "an authority without names could sign for all hosts")
 }
