@@ -3,7 +3,11 @@ package durations
 import (
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
+
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
 
 func TestDurationsHaveOneNotation(t *testing.T) {
 	for _, c := range []struct {
@@ -26,8 +30,7 @@ func TestDurationsHaveOneNotation(t *testing.T) {
 		{26 * time.Hour, "26h", "26h", "93600s"},
 		{365 * 24 * time.Hour, "8760h", "8760h", "31536000s"},
 	} {
-		if text, left, seconds := Text(c.d), Left(c.d), Seconds(c.d); text != c.text || left != c.left || seconds != c.seconds {
-			t.Errorf("%d: got %q, %q and %q, want %q, %q and %q", c.d, text, left, seconds, c.text, c.left, c.seconds)
-		}
+		text, left, seconds := Text(c.d), Left(c.d), Seconds(c.d)
+		failIf(t, text != c.text || left != c.left || seconds != c.seconds, "%d: got %q, %q and %q, want %q, %q and %q", c.d, text, left, seconds, c.text, c.left, c.seconds)
 	}
 }
