@@ -56,9 +56,7 @@ func (f *fleet) awaitCertificate(ca *testservers.ACME, address string) (serial s
 		if err != nil {
 			return false
 		}
-		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNotFound {
-			f.Errorf("got %s %s, want HTTP/2 404", resp.Proto, resp.Status)
-		}
+		failIf(f, resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNotFound, "got %s %s, want HTTP/2 404", resp.Proto, resp.Status)
 		serial = resp.TLS.PeerCertificates[0].SerialNumber.Text(16)
 		return true
 	})

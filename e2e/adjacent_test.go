@@ -20,9 +20,7 @@ import (
 // hold at any time, and both versions must use the cache of the other and report no error.
 func TestAdjacentVersionsShareRedis(t *testing.T) {
 	other := os.Getenv("WEIR_ADJACENT")
-	if other == "" {
-		t.Fatal("WEIR_ADJACENT is empty: run make adjacent, or name the program of the other version")
-	}
+	stopIf(t, other == "", "WEIR_ADJACENT is empty: run make adjacent, or name the program of the other version")
 	u := &upgrade{fleet: newFleet(t, 0, oneRedis)}
 	for range 2 {
 		u.replicas = append(u.replicas, &replica{url: "http://" + testservers.FreeAddress(t), admin: testservers.FreeAddress(t)})
@@ -44,9 +42,8 @@ func TestAdjacentVersionsShareRedis(t *testing.T) {
 	u.stop(0)
 	u.stop(1)
 	for _, p := range u.processes {
-		if line := regexp.MustCompile(`(?m)^.*level=(WARN|ERROR).*$`).FindString(p.output.String()); line != "" {
-			t.Errorf("%s logged %s", p.cmd.Path, line)
-		}
+		line := regexp.MustCompile(`(?m)^.*level=(WARN|ERROR).*$`).FindString(p.output.String())
+		failIf(t, line != "", "%s logged %s", p.cmd.Path, line)
 	}
 }
 
@@ -70,9 +67,8 @@ func (u *upgrade) run(i int, version string) {
 func (u *upgrade) stop(i int) {
 	u.Helper()
 	u.replicas[i].signal(syscall.SIGTERM)
-	if err := u.replicas[i].exited(); err != nil {
-		u.Errorf("replica %d: %v", i, err)
-	}
+	err := u.replicas[i].exited()
+	failIf(u, err != nil, "replica %d: %v", i, err)
 }
 
 // checkSharedCache checks that each replica serves a response that the other one stored, until a write through the other

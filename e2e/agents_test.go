@@ -49,9 +49,8 @@ func (a *agent) work() {
 		"gh repo view acme/widgets":          "Mechanical parts",
 		"gh api repos/acme/widgets/branches": `"main"`,
 	} {
-		if text, err := a.run(command); err != nil || !strings.Contains(text, want) {
-			a.Errorf("%s: %v: %s", command, err, text)
-		}
+		text, err := a.run(command)
+		failIf(a, err != nil || !strings.Contains(text, want), "%s: %v: %s", command, err, text)
 	}
 }
 
@@ -99,9 +98,7 @@ func TestAgentsRecipe(t *testing.T) {
 	running.Wait()
 	cost := sent.Load()
 	t.Logf("%d agents: %d requests upstream, %d without the gateway: %.0f %%", agents, cost, agents*direct, float64(100*cost)/float64(agents*direct))
-	if 100*cost > 15*agents*direct {
-		t.Errorf("%d requests are more than 15 %% of %d", cost, agents*direct)
-	}
+	failIf(t, 100*cost > 15*agents*direct, "%d requests are more than 15 %% of %d", cost, agents*direct)
 
 	// An agent writes in a loop. Others still write, and all still read.
 	written := 0
@@ -140,12 +137,8 @@ func TestAgentsRecipe(t *testing.T) {
 		{newAgent(t, "tok-owner", socket), "gh api repos/acme/widgets", "refuses the credential", false}, // only the gateway has a token
 	} {
 		text, err := c.agent.run(c.command)
-		if (err == nil) != c.works || !strings.Contains(text, c.want) {
-			t.Errorf("%s: %v: %s", c.command, err, text)
-		}
-		if strings.Contains(text, "tok-owner") {
-			t.Errorf("%s: the agent sees the token: %s", c.command, text)
-		}
+		failIf(t, (err == nil) != c.works || !strings.Contains(text, c.want), "%s: %v: %s", c.command, err, text)
+		failIf(t, strings.Contains(text, "tok-owner"), "%s: the agent sees the token: %s", c.command, text)
 	}
 	want(t, "requests with the token of the gateway", held.Load(), sent.Load())
 	want(t, "violations of limits", github.Violations().Violations, 0)

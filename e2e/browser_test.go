@@ -67,9 +67,7 @@ var closeChromium = func() {}
 func openPage(t testing.TB, url string) *browser {
 	t.Helper()
 	shared, err := chromium()
-	if err != nil {
-		t.Fatalf("start chromium: %v; install chromium or run make e2e", err)
-	}
+	stopIf(t, err != nil, "start chromium: %v; install chromium or run make e2e", err)
 	ctx, closePage := chromedp.NewContext(shared, chromedp.WithNewBrowserContext())
 	b := &browser{TB: t, ctx: ctx}
 	t.Cleanup(func() {
@@ -77,9 +75,7 @@ func openPage(t testing.TB, url string) *browser {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, e := range b.errors {
-			if !slices.ContainsFunc(b.expected, func(part string) bool { return strings.Contains(e, part) }) {
-				t.Errorf("error of the page: %s", e)
-			}
+			failIf(t, !slices.ContainsFunc(b.expected, func(part string) bool { return strings.Contains(e, part) }), "error of the page: %s", e)
 		}
 	})
 	must(t, chromedp.Listen(ctx, b.record))
@@ -157,9 +153,7 @@ func (b *browser) open(url string) {
 func value[T any](b *browser, expression string) T {
 	b.Helper()
 	v, err := evaluate[T](b, expression)
-	if err != nil {
-		b.Fatalf("%s: %v", expression, err)
-	}
+	stopIf(b, err != nil, "%s: %v", expression, err)
 	return v
 }
 

@@ -40,9 +40,8 @@ func TestReplicasShareCallsCacheAndPurges(t *testing.T) {
 		var clients sync.WaitGroup
 		for i := range 90 {
 			clients.Go(func() {
-				if got := cacheStatus(i%len(f.replicas), path); strings.Contains(got, "detail=") {
-					t.Errorf("%s: %s", path, got)
-				}
+				got := cacheStatus(i%len(f.replicas), path)
+				failIf(t, strings.Contains(got, "detail="), "%s: %s", path, got)
 			})
 		}
 		clients.Wait()

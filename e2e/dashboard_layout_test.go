@@ -428,9 +428,7 @@ func checkScreen(page *browser, data, address string, audit bool) {
 func (b *browser) loadAxe() {
 	b.Helper()
 	axe, err := os.ReadFile("../bin/e2e/node_modules/axe-core/axe.min.js")
-	if err != nil {
-		b.Fatalf("%v; run make e2e", err)
-	}
+	stopIf(b, err != nil, "%v; run make e2e", err)
 	value[bool](b, string(axe)+"; true")
 }
 

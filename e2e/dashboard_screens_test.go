@@ -97,9 +97,8 @@ func TestDashboardDrawsWindowsOfLongLists(t *testing.T) {
 		first := value[string](page, fmt.Sprintf(`document.getElementById(%q).innerText`, body))
 		value[bool](page, ends)
 		page.eventually("the end of the list is drawn", fmt.Sprintf(`(() => { const w = document.querySelector(".screen:not([hidden]) .window"), last = document.querySelector("#%s tr:last-child").getBoundingClientRect(); return %s < 60 && Math.abs(last.bottom - w.getBoundingClientRect().bottom) < 4 })()`, body, count))
-		if last := value[string](page, fmt.Sprintf(`document.getElementById(%q).innerText`, body)); last == first {
-			t.Errorf("%s: scrolling did not change the rows", screen)
-		}
+		last := value[string](page, fmt.Sprintf(`document.getElementById(%q).innerText`, body))
+		failIf(t, last == first, "%s: scrolling did not change the rows", screen)
 	}
 	visit(page, "spending?q=team-1")
 	page.eventually("the search selects clients", `document.querySelectorAll("#spend tr").length > 5 && [...document.querySelectorAll("#spend tr")].every(r => r.innerText.includes("team-1"))`)

@@ -61,7 +61,5 @@ func checkMedian(t *testing.T, name string, times []float64, limit float64) {
 	slices.Sort(times)
 	median := times[len(times)/2]
 	t.Logf("%s: minimum %.1f ms, median %.1f ms, maximum %.1f ms", name, times[0], median, times[len(times)-1])
-	if median > limit {
-		t.Errorf("%s: median %.1f ms, want at most %v ms", name, median, limit)
-	}
+	failIf(t, median > limit, "%s: median %.1f ms, want at most %v ms", name, median, limit)
 }

@@ -54,9 +54,8 @@ func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
 	page.eventually("both requests are listed", `document.querySelectorAll('#request-rows [data-outcome="hit"]').length === 1`)
 	page.do(chromedp.Click(chromedp.CSS(`#request-rows tr:has([data-outcome="hit"])`)))
 	page.eventually("the page of the hit opens", `document.getElementById("why")?.innerText.startsWith("Hit: the stored response is fresh")`)
-	if text := textOf(page, "#request-body"); !strings.Contains(text, "No stages were recorded: the response came from the cache.") || !strings.Contains(text, "weir; hit; ttl=") {
-		t.Error(text)
-	}
+	text := textOf(page, "#request-body")
+	failIf(t, !strings.Contains(text, "No stages were recorded: the response came from the cache.") || !strings.Contains(text, "weir; hit; ttl="), "%v", text)
 	page.do(chromedp.KeyEvent("\x1b"))
 	page.eventually("Escape returns to the list", `location.hash === "#requests" && document.getElementById("screen-request").hidden`)
 	page.do(chromedp.Focus(chromedp.CSS(`#request-rows tr:has([data-outcome="miss"]) a`)), chromedp.KeyEvent("\r"))
@@ -70,9 +69,8 @@ func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
 	page.do(chromedp.Click(chromedp.CSS("#purge-yes")))
 	page.eventually("the result of the purge is shown", `document.getElementById("control-result").innerText === "1 entry will be revalidated before use."`)
 	page.eventually("the purge is in the audit trail", `document.getElementById("audit").innerText.includes("/gitignore/templates")`)
-	if resp, _ := get(t, gateway+"/gitignore/templates"); !strings.Contains(resp.Header.Get("Cache-Status"), "fwd=stale") {
-		t.Errorf("after the purge: %s", resp.Header.Get("Cache-Status"))
-	}
+	resp, _ := get(t, gateway+"/gitignore/templates")
+	failIf(t, !strings.Contains(resp.Header.Get("Cache-Status"), "fwd=stale"), "after the purge: %s", resp.Header.Get("Cache-Status"))
 	page.do(chromedp.Click(chromedp.CSS("#reload")))
 	page.eventually("the reload fails without a file", `document.getElementById("control-result").innerText.includes("no configuration file")`)
 	page.expect("422 (Unprocessable Entity)")
@@ -86,9 +84,8 @@ func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
 // busy machine gets three attempts.
 func checkCoolDowns(page *browser, gateway, service string) {
 	page.Helper()
-	if text := textOf(page, "#cooldowns"); !strings.Contains(text, "No account is in a cool-down") {
-		page.Error(text)
-	}
+	text := textOf(page, "#cooldowns")
+	failIf(page, !strings.Contains(text, "No account is in a cool-down"), "%v", text)
 	send(page, http.MethodPut, service+"/_service/quirks", `{"secondary_every": 1}`)
 	var took []time.Duration
 	for _, token := range []string{"tok-member", "tok-outsider", "tok-security-manager"} {
@@ -99,9 +96,7 @@ func checkCoolDowns(page *browser, gateway, service string) {
 			break
 		}
 	}
-	if slices.Min(took) > 2*time.Second {
-		page.Errorf("cool-downs were shown after %v, want at most 2s", took)
-	}
+	failIf(page, slices.Min(took) > 2*time.Second, "cool-downs were shown after %v, want at most 2s", took)
 	page.eventually("an alert is shown", `/account[^]* in a cool-down/.test(document.getElementById("alerts").innerText)`)
 }
 
@@ -121,9 +116,8 @@ func TestDashboardReconnects(t *testing.T) {
 	}
 	before, store := textOf(page, "#banner"), textOf(page, "#store")
 	page.eventually("time passes", fmt.Sprintf(`document.getElementById("banner").innerText !== %q`, before))
-	if text := textOf(page, "#store"); text != store || !strings.Contains(text, "state unknown") {
-		t.Errorf("without the gateway, the store has changed from %s to %s", store, text)
-	}
+	text := textOf(page, "#store")
+	failIf(t, text != store || !strings.Contains(text, "state unknown"), "without the gateway, the store has changed from %s to %s", store, text)
 	page.screenshot("disconnected-1440-light", true)
 	second := startDemo(t, "--traffic", "off", "--admin", address)
 	page.eventually("the page is live again", live)
@@ -149,9 +143,8 @@ func TestDashboardRequiresToken(t *testing.T) {
 	page.do(chromedp.SendKeys(chromedp.CSS("#token"), "correct-horse\r"))
 	page.eventually("the page is live", `location.pathname === "/" && `+live)
 	want(t, "cookie that scripts can read", value[string](page, "document.cookie"), "")
-	if stored := value[string](page, `JSON.stringify({...localStorage, ...sessionStorage})`); strings.Contains(stored, "horse") {
-		t.Errorf("the browser stores the token: %s", stored)
-	}
+	stored := value[string](page, `JSON.stringify({...localStorage, ...sessionStorage})`)
+	failIf(t, strings.Contains(stored, "horse"), "the browser stores the token: %s", stored)
 	page.do(chromedp.Click(chromedp.CSS("#logout")))
 	page.eventually("the login page is shown again", `location.pathname === "/login"`)
 	page.open(admin)

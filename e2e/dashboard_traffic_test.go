@@ -221,9 +221,7 @@ func TestDashboardShowsHostileTrafficAsText(t *testing.T) {
   }
   return result;
 })()`)
-	if opened.Rows < 200 || opened.Hostile < 10 || opened.Injected != "" {
-		t.Errorf("opened %d requests, %d with a hostile text; the dashboard contains: %q", opened.Rows, opened.Hostile, opened.Injected)
-	}
+	failIf(t, opened.Rows < 200 || opened.Hostile < 10 || opened.Injected != "", "opened %d requests, %d with a hostile text; the dashboard contains: %q", opened.Rows, opened.Hostile, opened.Injected)
 	for _, text := range texts {
 		for _, screen := range []string{"budgets", "spending", "requests", "system"} {
 			script := fmt.Sprintf(`(() => { const f = document.getElementById(%q + "-filters"); f.q.value = %s; f.q.dispatchEvent(new Event("input", {bubbles: true})); return true })()`, screen, toJSON(text))

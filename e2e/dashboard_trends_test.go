@@ -141,7 +141,5 @@ func TestDashboardShowsWhyThereAreNoTrends(t *testing.T) {
 		none.eventually("the configuration is loaded", `import("/assets/js/model.js").then(m => m.model.configuration !== null)`)
 		want(t, "trends of "+screen+" without a Prometheus", value[string](none, trendsText), "")
 	}
-	if value[bool](none, `performance.getEntriesByType("resource").some(r => r.name.includes("/api/v1/trends"))`) {
-		t.Error("without a Prometheus, the page requests trends")
-	}
+	failIf(t, value[bool](none, `performance.getEntriesByType("resource").some(r => r.name.includes("/api/v1/trends"))`), "without a Prometheus, the page requests trends")
 }

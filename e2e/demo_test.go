@@ -21,9 +21,7 @@ func TestDemoAnswersOpenRequestsAtExit(t *testing.T) {
 	d := startDemo(t, "--traffic", "off")
 	const activity = "/repos/acme/widgets/stats/commit_activity"
 	resp, before := get(t, d.gateway+activity)
-	if resp.StatusCode != http.StatusOK || !strings.Contains(before, `"total"`) {
-		t.Errorf("statistics: %d %s", resp.StatusCode, before)
-	}
+	failIf(t, resp.StatusCode != http.StatusOK || !strings.Contains(before, `"total"`), "statistics: %d %s", resp.StatusCode, before)
 	send(t, http.MethodPost, d.service+"/_service/events", `{"event":"push","repository":"acme/widgets","commits":3}`)
 	testservers.Eventually(t, "the push changes the statistics", func(context.Context) bool {
 		_, after := get(t, d.gateway+activity)
@@ -32,8 +30,6 @@ func TestDemoAnswersOpenRequestsAtExit(t *testing.T) {
 	stop := time.AfterFunc(1500*time.Millisecond, func() { d.signal(syscall.SIGTERM) })
 	defer stop.Stop()
 	resp, _ = get(t, d.gateway+"/repos/acme/widgets/stats/code_frequency")
-	if resp.StatusCode != http.StatusOK {
-		t.Errorf("%s, %s", resp.Status, resp.Header.Get("Cache-Status"))
-	}
+	failIf(t, resp.StatusCode != http.StatusOK, "%s, %s", resp.Status, resp.Header.Get("Cache-Status"))
 	must(t, d.exited())
 }

@@ -98,9 +98,7 @@ func TestDistantDownloadIsFast(t *testing.T) {
 				rate = max(rate, part/time.Since(began).Seconds())
 			}
 			t.Logf("%s: %.0f MB/s", c.name, rate/1e6)
-			if rate < minRate {
-				t.Errorf("want at least %.0f MB/s", minRate/1e6)
-			}
+			failIf(t, rate < minRate, "want at least %.0f MB/s", minRate/1e6)
 		})
 	}
 }

@@ -35,9 +35,7 @@ func TestDocumentedCommandsWork(t *testing.T) {
 	text := strings.Join(strings.Fields(strings.ReplaceAll(documentation(t), "bin/weir", "weir")), " ")
 	p := newReader(t)
 	for _, c := range documentedCommands {
-		if !strings.Contains(text, strings.Join(strings.Fields(c.command), " ")) {
-			t.Errorf("no page contains %q; remove it from documentedCommands", c.command)
-		}
+		failIf(t, !strings.Contains(text, strings.Join(strings.Fields(c.command), " ")), "no page contains %q; remove it from documentedCommands", c.command)
 		t.Run(c.command, func(t *testing.T) { p.run(t, c) })
 	}
 }
@@ -71,18 +69,15 @@ func newReader(t *testing.T) *reader {
 func (r *reader) writeConfigurations(t *testing.T, page string, addresses *strings.Replacer) {
 	t.Helper()
 	blocks := regexp.MustCompile("(?ms)^```yaml\n# (\\w+\\.yaml)\\b.*?^```").FindAllStringSubmatch(readFile(t, page), -1)
-	if len(blocks) == 0 {
-		t.Errorf("%s has no configuration with a file name", page)
-	}
+	failIf(t, len(blocks) == 0, "%s has no configuration with a file name", page)
 	for _, b := range blocks {
 		if b[1] == "gh.yaml" { // needs a certificate; TestGetStarted runs it
 			continue
 		}
 		text, _ := strings.CutPrefix(strings.TrimSuffix(b[0], "```"), "```yaml\n")
 		write(t, filepath.Join(r.dir, b[1]), addresses.Replace(text))
-		if out, err := r.shell(t.Context(), "weir check "+b[1]).CombinedOutput(); err != nil {
-			t.Errorf("%s: %s", page, out)
-		}
+		out, err := r.shell(t.Context(), "weir check "+b[1]).CombinedOutput()
+		failIf(t, err != nil, "%s: %s", page, out)
 	}
 }
 
@@ -137,19 +132,16 @@ func (r *reader) run(t *testing.T, c documentedCommand) {
 	if c.stays {
 		for !want.MatchString(out.String()) && ctx.Err() == nil {
 			if c.while != "" {
-				if text, err := r.shell(ctx, c.while).CombinedOutput(); err != nil {
-					t.Errorf("%s: %v: %s", c.while, err, text)
-				}
+				text, err := r.shell(ctx, c.while).CombinedOutput()
+				failIf(t, err != nil, "%s: %v: %s", c.while, err, text)
 			}
 			sleep(ctx, 20*time.Millisecond)
 		}
-		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-			t.Error(err)
-		}
+		err := cmd.Process.Signal(syscall.SIGINT)
+		failIf(t, err != nil, "%v", err)
 	}
-	if err := cmd.Wait(); err != nil || !want.MatchString(strings.TrimRight(out.String(), "\n")) {
-		t.Errorf("%s: %v, want %s, got\n%s", script, err, c.want, out.String())
-	}
+	err := cmd.Wait()
+	failIf(t, err != nil || !want.MatchString(strings.TrimRight(out.String(), "\n")), "%s: %v, want %s, got\n%s", script, err, c.want, out.String())
 }
 
 // shell returns a command that runs a script in the folder.

@@ -62,9 +62,8 @@ func TestDrainFinishesOpenRequests(t *testing.T) {
 	r, respond, result := busyReplica(t, "GET", "drain: {delay: 2s, timeout: 20s}")
 	r.signal(syscall.SIGTERM)
 	r.awaitUnready()
-	if resp, _ := get(t, r.url+"/zen"); !resp.Close || resp.StatusCode != http.StatusOK {
-		t.Errorf("new request during the delay: %s, connection closed: %v", resp.Status, resp.Close)
-	}
+	resp, _ := get(t, r.url+"/zen")
+	failIf(t, !resp.Close || resp.StatusCode != http.StatusOK, "new request during the delay: %s, connection closed: %v", resp.Status, resp.Close)
 	testservers.Eventually(t, "the listener refuses connections", func(ctx context.Context) bool {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", r.address)
 		if err == nil {
@@ -75,9 +74,8 @@ func TestDrainFinishesOpenRequests(t *testing.T) {
 	status, _ := readiness(t.Context(), r.admin)
 	want(t, "readiness while a request is open", status, http.StatusServiceUnavailable)
 	close(respond)
-	if got := <-result; !strings.HasPrefix(got, "200  weir; fwd=") || !strings.HasSuffix(got, " true body") {
-		t.Errorf("open request got %s", got)
-	}
+	got := <-result
+	failIf(t, !strings.HasPrefix(got, "200  weir; fwd=") || !strings.HasSuffix(got, " true body"), "open request got %s", got)
 	must(t, r.exited())
 }
 
@@ -88,9 +86,8 @@ func TestDrainTimeoutAnswersOpenRequests(t *testing.T) {
 	for method, want := range map[string]string{"GET": "503 1 weir; detail=drain true {", "PATCH": "504  weir; detail=drain true {"} {
 		r, _, result := busyReplica(t, method, "drain: {timeout: 1s}")
 		r.signal(syscall.SIGTERM)
-		if got := <-result; !strings.HasPrefix(got, want) {
-			t.Errorf("%s got %s, want %s", method, got, want)
-		}
+		got := <-result
+		failIf(t, !strings.HasPrefix(got, want), "%s got %s, want %s", method, got, want)
 		must(t, r.exited())
 	}
 }
@@ -101,9 +98,8 @@ func TestSecondSignalStopsWithoutDraining(t *testing.T) {
 	r.signal(syscall.SIGINT)
 	r.awaitUnready()
 	r.signal(syscall.SIGINT)
-	if err := r.exited(); err == nil {
-		t.Error("exit code 0, want an error")
-	}
+	err := r.exited()
+	failIf(t, err == nil, "exit code 0, want an error")
 }
 
 // TestReloadKeepsState checks that a reload keeps open requests, connections, the cache and
@@ -120,9 +116,8 @@ func TestReloadKeepsState(t *testing.T) {
 	wantCacheStatus := func(want string) {
 		t.Helper()
 		resp, _ := sendWith(t, client, http.MethodGet, r.url+"/gitignore/templates", "")
-		if got := resp.Header.Get("Cache-Status"); !strings.HasPrefix(got, want) {
-			t.Errorf("Cache-Status: %s, want %s", got, want)
-		}
+		got := resp.Header.Get("Cache-Status")
+		failIf(t, !strings.HasPrefix(got, want), "Cache-Status: %s, want %s", got, want)
 	}
 	spent := func() (used int) {
 		list, err := accounts(t.Context(), r.admin)
@@ -146,11 +141,9 @@ func TestReloadKeepsState(t *testing.T) {
 	})
 	wantCacheStatus("weir; hit")
 	want(t, "connections", dials.Load(), 1)
-	if after := spent(); before == 0 || after != before {
-		t.Errorf("%d spent before the reload, %d after", before, after)
-	}
+	after := spent()
+	failIf(t, before == 0 || after != before, "%d spent before the reload, %d after", before, after)
 	close(respond)
-	if got := <-result; !strings.HasSuffix(got, " false body") {
-		t.Errorf("open request got %s", got)
-	}
+	got := <-result
+	failIf(t, !strings.HasSuffix(got, " false body"), "open request got %s", got)
 }

@@ -105,9 +105,8 @@ func (f *fleet) startRedis(address string, args ...string) *exec.Cmd {
 	host, port, _ := net.SplitHostPort(address)
 	args = append(args, "--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--dir", f.dir)
 	server := exec.Command(cmp.Or(os.Getenv("WEIR_REDIS_SERVER"), "redis-server"), args...)
-	if err := server.Start(); err != nil {
-		f.Fatalf("start redis-server: %v; run make e2e", err)
-	}
+	err := server.Start()
+	stopIf(f, err != nil, "start redis-server: %v; run make e2e", err)
 	f.Cleanup(func() {
 		_ = server.Process.Signal(syscall.SIGCONT)
 		_ = server.Process.Kill()
@@ -244,13 +243,9 @@ func (f *fleet) checkViolations(after string) {
 	f.Helper()
 	v, err := f.violations()
 	must(f, err)
-	if v.Violations != 0 || v.SentWhileLimited != 0 {
-		f.Errorf("%s: %d violations, %d requests sent while limited: %v, highest %v", after, v.Violations, v.SentWhileLimited, v.ByLimit, v.Highest)
-	}
+	failIf(f, v.Violations != 0 || v.SentWhileLimited != 0, "%s: %d violations, %d requests sent while limited: %v, highest %v", after, v.Violations, v.SentWhileLimited, v.ByLimit, v.Highest)
 	overload, _ := f.overload.take()
 	light, longest := f.light.take()
 	f.Logf("%s: overload %s; light load %s", after, overload, light)
-	if longest > 4*time.Second {
-		f.Errorf("%s: a request of the light account took %v", after, longest)
-	}
+	failIf(f, longest > 4*time.Second, "%s: a request of the light account took %v", after, longest)
 }

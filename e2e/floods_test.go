@@ -92,13 +92,10 @@ func TestFloods(t *testing.T) {
 			}
 			t.Logf("%s %+.0f |", line, float64(flooded.memory-idle.memory)/1e6)
 			for when, r := range map[string]floodResult{"before": idle, "during": flooded, "after": after} {
-				if len(r.errors) > 0 || len(r.times) < len(floodKinds) {
-					t.Errorf("%s the attack: %v, failed legitimate requests: %v", when, len(r.times), r.errors)
-				}
+				failIf(t, len(r.errors) > 0 || len(r.times) < len(floodKinds), "%s the attack: %v, failed legitimate requests: %v", when, len(r.times), r.errors)
 			}
-			if grown := flooded.memory - idle.memory; grown > maxGrowth {
-				t.Errorf("the memory of the gateway grew by %.0f MB, want at most %.0f MB", float64(grown)/1e6, maxGrowth/1e6)
-			}
+			grown := flooded.memory - idle.memory
+			failIf(t, grown > maxGrowth, "the memory of the gateway grew by %.0f MB, want at most %.0f MB", float64(grown)/1e6, maxGrowth/1e6)
 		})
 	}
 }

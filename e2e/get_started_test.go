@@ -101,9 +101,8 @@ func (s *session) file(text string) {
 	}
 	hash := regexp.MustCompile(`sha256:[^"]*`)
 	written := parseYAML(s.T, hash.ReplaceAllString(readFile(s.T, path), "HASH"))
-	if diff := cmp.Diff(parseYAML(s.T, hash.ReplaceAllString(text, "HASH")), written); diff != "" {
-		s.Errorf("weir.yaml: -page +weir init:\n%s", diff)
-	}
+	diff := cmp.Diff(parseYAML(s.T, hash.ReplaceAllString(text, "HASH")), written)
+	failIf(s, diff != "", "weir.yaml: -page +weir init:\n%s", diff)
 }
 
 // run runs a line of the page. Exports are kept for later lines.
@@ -149,9 +148,7 @@ func (s *session) run(line string) {
 		}
 	}
 	pattern := outputs[longest]
-	if err != nil || !regexp.MustCompile(pattern).MatchString(string(text)) {
-		s.Errorf("%s: %v, want %s, got\n%s", line, err, pattern, text)
-	}
+	failIf(s, err != nil || !regexp.MustCompile(pattern).MatchString(string(text)), "%s: %v, want %s, got\n%s", line, err, pattern, text)
 	if m := regexp.MustCompile(`weir_[A-Z0-9]{26}`).FindString(string(text)); m != "" {
 		s.key = m
 	}
@@ -162,9 +159,8 @@ func (s *session) stop() {
 	s.Helper()
 	for _, cmd := range s.running {
 		must(s, cmd.Process.Signal(syscall.SIGINT))
-		if err := cmd.Wait(); err != nil {
-			s.Errorf("%s: %v", cmd, err)
-		}
+		err := cmd.Wait()
+		failIf(s, err != nil, "%s: %v", cmd, err)
 	}
 	s.running = nil
 }

@@ -133,20 +133,17 @@ func TestGHThroughWeir(t *testing.T) {
 				before := queries.Load()
 				for _, c := range ghCommands[from:to] {
 					want := strings.ReplaceAll(c.want, "UPSTREAM", upstream)
-					if got, err := gh.run(c.command); err != nil || got != want {
-						t.Errorf("gh %s: %v\ngot\n%s\nwant\n%s", c.command, err, got, want)
-					}
+					got, err := gh.run(c.command)
+					failIf(t, err != nil || got != want, "gh %s: %v\ngot\n%s\nwant\n%s", c.command, err, got, want)
 				}
-				if n := queries.Load() - before; n != want && want >= 0 {
-					t.Errorf("the commands sent %d queries upstream, want %d", n, want)
-				}
+				n := queries.Load() - before
+				failIf(t, n != want && want >= 0, "the commands sent %d queries upstream, want %d", n, want)
 			}
 			run(0, changes, each)
 			run(0, changes, repeated)
 			run(changes, len(ghCommands), -1)
-			if v := s.Violations(); v.Violations > 0 {
-				t.Errorf("violations: %+v", v)
-			}
+			v := s.Violations()
+			failIf(t, v.Violations > 0, "violations: %+v", v)
 		})
 	}
 }

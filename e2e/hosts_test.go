@@ -51,9 +51,7 @@ func startHostedAPI(t *testing.T) *hostedAPI {
 	}
 	authorized := func(next http.HandlerFunc) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if !strings.HasSuffix(r.Header.Get("Authorization"), " tok-owner") {
-				t.Errorf("%s %s has the Authorization %q", r.Method, r.URL, r.Header.Get("Authorization"))
-			}
+			failIf(t, !strings.HasSuffix(r.Header.Get("Authorization"), " tok-owner"), "%s %s has the Authorization %q", r.Method, r.URL, r.Header.Get("Authorization"))
 			next(w, r)
 		})
 	}
@@ -78,17 +76,13 @@ func startHostedAPI(t *testing.T) *hostedAPI {
 	}))
 	uploads := serveHTTP(t, authorized(func(w http.ResponseWriter, r *http.Request) {
 		n, err := io.Copy(io.Discard, r.Body)
-		if err != nil || n != r.ContentLength || r.URL.Path != "/repos/acme/widgets/releases/1/assets" {
-			t.Errorf("upload to %s: %d of %d bytes: %v", r.URL, n, r.ContentLength, err)
-		}
+		failIf(t, err != nil || n != r.ContentLength || r.URL.Path != "/repos/acme/widgets/releases/1/assets", "upload to %s: %d of %d bytes: %v", r.URL, n, r.ContentLength, err)
 		h.uploaded.Store(n)
 		reply(w, http.StatusCreated, asset)
 	}))
 	storage := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.reads.Add(1)
-		if r.RequestURI != signedTarget || r.Header["Authorization"] != nil {
-			t.Errorf("storage got %s with %q", r.RequestURI, r.Header["Authorization"])
-		}
+		failIf(t, r.RequestURI != signedTarget || r.Header["Authorization"] != nil, "storage got %s with %q", r.RequestURI, r.Header["Authorization"])
 		w.Header().Set("Cache-Control", *h.caching.Load())
 		w.Header().Set("Content-Length", strconv.FormatInt(h.fileSize.Load(), 10))
 		if h.broken.Load() {
@@ -146,9 +140,7 @@ func (p *unchangedProgram) run(name string, args ...string) (string, error) {
 func (p *unchangedProgram) mustRun(name string, args ...string) string {
 	p.Helper()
 	text, err := p.run(name, args...)
-	if err != nil {
-		p.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, text)
-	}
+	stopIf(p, err != nil, "%s %s: %v\n%s", name, strings.Join(args, " "), err, text)
 	return text
 }
 
@@ -173,9 +165,8 @@ func (p *unchangedProgram) check(size int64) {
 	must(p, os.Remove(file))
 	p.fileSize.Store(size)
 	p.mustRun("gh", "release", "download", "v1", "-p", "big.bin")
-	if info, err := os.Stat(file); err != nil || info.Size() != size {
-		p.Errorf("gh release download: %v, %v", info, err)
-	}
+	info, err := os.Stat(file)
+	failIf(p, err != nil || info.Size() != size, "gh release download: %v, %v", info, err)
 }
 
 // startSocket starts weir on a Unix socket, and returns the programs that use the socket with their own token.
@@ -196,9 +187,8 @@ func TestUnchangedProgramsThroughSocket(t *testing.T) {
 	t.Parallel()
 	h := startHostedAPI(t)
 	weir, p := h.startSocket()
-	if info, err := os.Stat(h.socket); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("socket: %v, %v", info, err)
-	}
+	info, err := os.Stat(h.socket)
+	failIf(t, err != nil || info.Mode().Perm() != 0o600, "socket: %v, %v", info, err)
 	p.check(1 << 20)
 	h.compareTranscript("socket", weir)
 	curl := []string{"-s", "--unix-socket", h.socket}
@@ -206,9 +196,8 @@ func TestUnchangedProgramsThroughSocket(t *testing.T) {
 	user := slices.Concat(curl, []string{"-H", "Authorization: Bearer tok-owner", "http://localhost/user"})
 	wantMatch(t, "the API without a host name", p.mustRun("curl", user...), `"login"`)
 	config := filepath.Join(filepath.Dir(h.socket), "weir.yaml")
-	if got, code := command(t, "serve", "--config", config, "--admin", "127.0.0.1:0"); code == 0 || !strings.Contains(got, "another process listens on") {
-		t.Errorf("a second process on the socket: exit %d\n%s", code, got)
-	}
+	got, code := command(t, "serve", "--config", config, "--admin", "127.0.0.1:0")
+	failIf(t, code == 0 || !strings.Contains(got, "another process listens on"), "a second process on the socket: exit %d\n%s", code, got)
 }
 
 // startProxy starts weir as a forward proxy for the hosts, and returns the programs that use it with the key of a client.
@@ -217,9 +206,8 @@ func (h *hostedAPI) startProxy() (*process, *unchangedProgram) {
 	dir := h.TempDir()
 	config, ca := filepath.Join(dir, "weir.yaml"), filepath.Join(dir, "weir-ca.crt")
 	write(h.T, config, h.config)
-	if text, code := command(h.T, "ca", "init", "--config", config, "--out", dir); code != 0 {
-		h.Fatalf("weir ca init: exit %d\n%s", code, text)
-	}
+	text, code := command(h.T, "ca", "init", "--config", config, "--out", dir)
+	stopIf(h, code != 0, "weir ca init: exit %d\n%s", code, text)
 	key, hash := newKey(h.T, "builds")
 	h.proxy = testservers.FreeAddress(h.T)
 	write(h.T, config, fmt.Sprintf("%sclients: [{name: builds, key: \"sha256:%s\", credentials: [owner]}]\n"+
@@ -262,14 +250,10 @@ func TestUnchangedProgramsThroughProxy(t *testing.T) {
 		{[]string{"--proxy", "http://weir:tok-owner@" + h.proxy, "https://api.github.com/"}, "407"},
 	} {
 		got, err := p.run("curl", append([]string{"-s", "-o", "/dev/null", "-w", "%{http_connect}"}, refused.args...)...)
-		if err == nil || got != refused.want {
-			t.Errorf("curl %v: got %s, %v, want %s", refused.args, got, err, refused.want)
-		}
+		failIf(t, err == nil || got != refused.want, "curl %v: got %s, %v, want %s", refused.args, got, err, refused.want)
 	}
 	h.compareTranscript("proxy", weir)
-	if strings.Contains(weir.output.String(), "tok-owner") {
-		t.Error("the log contains a credential")
-	}
+	failIf(t, strings.Contains(weir.output.String(), "tok-owner"), "the log contains a credential")
 }
 
 // accessLine matches the line of a request in the log.
@@ -301,9 +285,8 @@ func (h *hostedAPI) compareTranscript(name string, weir *process) {
 	for line := range strings.Lines(want) {
 		testservers.Eventually(h, "weir logs "+line, func(context.Context) bool { return strings.Contains(transcript(weir), line) })
 	}
-	if got := transcript(weir); got != want {
-		h.Errorf("the requests differ from %s\ngot\n%s", file, got)
-	}
+	got := transcript(weir)
+	failIf(h, got != want, "the requests differ from %s\ngot\n%s", file, got)
 }
 
 // TestLargeTransfersNeedLittleMemory uploads and downloads 1 GiB through the socket and through the proxy, or 128 MiB if
@@ -327,9 +310,7 @@ func TestLargeTransfersNeedLittleMemory(t *testing.T) {
 			p.check(size)
 			grown := processMemory(t, weir.cmd.Process.Pid, "VmHWM") - idle
 			t.Logf("the memory grew by %d MB", grown>>20)
-			if grown > maxGrowth {
-				t.Errorf("want at most %d MB", maxGrowth>>20)
-			}
+			failIf(t, grown > maxGrowth, "want at most %d MB", maxGrowth>>20)
 		})
 	}
 }
@@ -343,9 +324,8 @@ func TestBrokenTransferIsNotStored(t *testing.T) {
 	h.fileSize.Store(1 << 20) // small enough for the cache
 	h.broken.Store(true)
 	get := []string{"-s", "--path-as-is", "-o", "/dev/null", "https://release-assets.githubusercontent.com" + signedTarget}
-	if _, err := p.run("curl", get...); err == nil {
-		t.Error("curl did not notice a broken download")
-	}
+	_, err := p.run("curl", get...)
+	failIf(t, err == nil, "curl did not notice a broken download")
 	h.broken.Store(false)
 	before := h.reads.Load()
 	for range 2 {

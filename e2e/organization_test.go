@@ -48,12 +48,9 @@ func TestOrganization(t *testing.T) {
 				fields = append(fields, "Authorization: Bearer "+r.keys[c.client+"_KEY_SHA256"])
 			}
 			resp, text := sendWith(t, r.http, c.method, replica+c.path, c.body, fields...)
-			if resp.StatusCode != c.status {
-				t.Errorf("%s %s %s: got %s %s, want %d", c.client, c.method, c.path, resp.Status, text, c.status)
-			}
-			if got := resp.Header.Get("Cache-Status"); i == 0 && !strings.Contains(got, c.cacheStatus) {
-				t.Errorf("%s %s %s: got %s, want %s", c.client, c.method, c.path, got, c.cacheStatus)
-			}
+			failIf(t, resp.StatusCode != c.status, "%s %s %s: got %s %s, want %d", c.client, c.method, c.path, resp.Status, text, c.status)
+			got := resp.Header.Get("Cache-Status")
+			failIf(t, i == 0 && !strings.Contains(got, c.cacheStatus), "%s %s %s: got %s, want %s", c.client, c.method, c.path, got, c.cacheStatus)
 		}
 	}
 
@@ -69,7 +66,6 @@ func TestOrganization(t *testing.T) {
 	text, code := commandWith(t, []string{"WEIR_ADMIN_TOKEN=" + strings.Repeat("admin", 10)}, "budget", "--admin", r.weir.admin)
 	want(t, "exit status of weir budget", code, 0)
 	wantMatch(t, "weir budget", text, `(?s)acme-bot \(user\).*installation:4201|installation:4201.*acme-bot \(user\)`)
-	if v := r.service.Violations(); v.Violations > 0 {
-		t.Errorf("violations: %+v", v)
-	}
+	v := r.service.Violations()
+	failIf(t, v.Violations > 0, "violations: %+v", v)
 }

@@ -58,9 +58,7 @@ func TestFullProcessShedsLoad(t *testing.T) {
 	waiting, refused := int(admitted.Load()), shed.Load()
 	close(release)
 	group.Wait()
-	if waiting < 100 || refused < 100 || succeeded != waiting || len(failures) > 0 {
-		t.Errorf("%d admitted, %d shed, %d succeeded, other outcomes %v", waiting, refused, succeeded, failures)
-	}
+	failIf(t, waiting < 100 || refused < 100 || succeeded != waiting || len(failures) > 0, "%d admitted, %d shed, %d succeeded, other outcomes %v", waiting, refused, succeeded, failures)
 }
 
 // tryRequest sends one request with its own token, and classifies the response.

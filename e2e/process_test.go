@@ -30,6 +30,9 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // program is the path of the weir binary under test.
 var program string
 
@@ -170,9 +173,7 @@ func commandWith(t *testing.T, env []string, args ...string) (text string, code 
 	c := exec.CommandContext(t.Context(), program, args...)
 	c.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=0"), env...)
 	out, err := c.CombinedOutput()
-	if err != nil && c.ProcessState == nil {
-		t.Fatal(err)
-	}
+	stopIf(t, err != nil && c.ProcessState == nil, "%v", err)
 	return string(out), c.ProcessState.ExitCode()
 }
 
@@ -181,9 +182,7 @@ func newKey(t *testing.T, client string) (key, hash string) {
 	t.Helper()
 	text, _ := command(t, "key", "new", client)
 	m := regexp.MustCompile(`(?s)(weir_[A-Z0-9]+).*sha256:([0-9a-f]{64})`).FindStringSubmatch(text)
-	if m == nil {
-		t.Fatalf("weir key new wrote %s", text)
-	}
+	stopIf(t, m == nil, "weir key new wrote %s", text)
 	return m[1], m[2]
 }
 
@@ -326,9 +325,7 @@ func want[T comparable](t testing.TB, what string, got, want T) {
 // wantMatch compares a text with a pattern.
 func wantMatch(t testing.TB, what, got, pattern string) {
 	t.Helper()
-	if !regexp.MustCompile("(?s)" + pattern).MatchString(got) {
-		t.Errorf("%s: got %s, want a match of %s", what, got, pattern)
-	}
+	failIf(t, !regexp.MustCompile("(?s)"+pattern).MatchString(got), "%s: got %s, want a match of %s", what, got, pattern)
 }
 
 // write replaces a file atomically, and returns its path.

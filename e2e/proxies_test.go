@@ -48,9 +48,7 @@ http {
 func TestPagesBehindNginx(t *testing.T) {
 	t.Parallel()
 	nginx, err := exec.LookPath("/usr/sbin/nginx")
-	if err != nil {
-		t.Fatal("nginx is missing: apt-get install nginx-light")
-	}
+	stopIf(t, err != nil, "nginx is missing: apt-get install nginx-light")
 	dir := t.TempDir()
 	certify(t, dir)
 	weir := serveText(t, fmt.Sprintf("upstream: {url: %q, dialect: github}\ncallers: {trusted_proxies: [127.0.0.1]}\n", serveHTTP(t, newGitHub(t))))
@@ -67,9 +65,8 @@ func TestPagesBehindNginx(t *testing.T) {
 		ca := filepath.Join(dir, "ca.pem")
 		c.Env = append(append(os.Environ(), "HOME="+dir, "GH_CONFIG_DIR="+dir, "SSL_CERT_FILE="+ca, "NODE_EXTRA_CA_CERTS="+ca, "CURL_CA_BUNDLE="+ca), env...)
 		text, err := c.CombinedOutput()
-		if got := strings.TrimSpace(string(text)); err != nil || got != want {
-			t.Errorf("%s: %v, got %q, want %q", name, err, got, want)
-		}
+		got := strings.TrimSpace(string(text))
+		failIf(t, err != nil || got != want, "%s: %v, got %q, want %q", name, err, got, want)
 	}
 	testservers.Eventually(t, "nginx serves the gateway", func(ctx context.Context) bool {
 		return exec.CommandContext(ctx, "curl", "-sf", "--cacert", filepath.Join(dir, "ca.pem"), "-o", os.DevNull, public+"/egress/rate_limit").Run() == nil
@@ -121,11 +118,7 @@ tls: {domains: [%s], ca: "https://example.com:14000%s", http: %q}
 	})
 	seen := strings.Join(proxy.Take(), "\n")
 	for target := range servers {
-		if !strings.Contains(seen, "CONNECT "+target) {
-			t.Errorf("%s was not reached through the proxy, which got\n%s", target, seen)
-		}
+		failIf(t, !strings.Contains(seen, "CONNECT "+target), "%s was not reached through the proxy, which got\n%s", target, seen)
 	}
-	if strings.Contains(weir.output.String(), "s3cret-egress") {
-		t.Error("the log contains the password of the proxy")
-	}
+	failIf(t, strings.Contains(weir.output.String(), "s3cret-egress"), "the log contains the password of the proxy")
 }

@@ -99,9 +99,8 @@ func startRecipe(t *testing.T, page string, env []string, replace ...string) *re
 	r.http = &http.Client{Transport: transport}
 	r.env = slices.Concat(os.Environ(), env, []string{"HOME=" + r.dir, "WEIR_KEY=" + r.key, "NODE_EXTRA_CA_CERTS=" + certificates})
 	if proxied {
-		if text, code := commandWith(t, env, "ca", "init", "--config", file, "--out", r.dir); code != 0 {
-			t.Fatalf("weir ca init: exit %d\n%s", code, text)
-		}
+		text, code := commandWith(t, env, "ca", "init", "--config", file, "--out", r.dir)
+		stopIf(t, code != 0, "weir ca init: exit %d\n%s", code, text)
 		authority := readFile(t, filepath.Join(r.dir, "weir-ca.crt"))
 		write(t, certificates, readFile(t, certificates)+authority)
 		roots.AppendCertsFromPEM([]byte(authority))
@@ -159,9 +158,7 @@ func (w refundWriter) WriteHeader(status int) {
 func (r *recipe) serveAPI(w http.ResponseWriter, req *http.Request) {
 	switch path := req.URL.Path; {
 	case strings.HasPrefix(path, "/files/"):
-		if req.Header.Get("Authorization") != "Bearer tok-owner" {
-			r.Errorf("%s has the Authorization %q", path, req.Header.Get("Authorization"))
-		}
+		failIf(r, req.Header.Get("Authorization") != "Bearer tok-owner", "%s has the Authorization %q", path, req.Header.Get("Authorization"))
 		w.Header().Set("Cache-Control", "max-age=300")
 		_, _ = io.WriteString(w, "text\n") // the program reports an incomplete file
 	default:
@@ -173,9 +170,7 @@ func (r *recipe) serveAPI(w http.ResponseWriter, req *http.Request) {
 func (r *recipe) block(language string) string {
 	r.Helper()
 	m := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```").FindStringSubmatch(r.page)
-	if m == nil {
-		r.Fatalf("the page has no block that is marked %s", language)
-	}
+	stopIf(r, m == nil, "the page has no block that is marked %s", language)
 	return m[1]
 }
 
@@ -215,9 +210,7 @@ func (r *recipe) run(name string, args ...string) (text string, spent int) {
 	var problems testservers.Output
 	c := r.command(&problems, name, args...)
 	out, err := c.Output()
-	if err != nil {
-		r.Fatalf("%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, problems.String())
-	}
+	stopIf(r, err != nil, "%s %s: %v\n%s%s", name, strings.Join(args, " "), err, out, problems.String())
 	return string(out), int(r.spent.Load() - before)
 }
 
@@ -261,9 +254,8 @@ func (r *recipe) command(problems *testservers.Output, name string, args ...stri
 // expire makes all stored responses stale.
 func (r *recipe) expire() {
 	r.Helper()
-	if text, code := command(r.T, "cache", "purge", "--admin", r.weir.admin, "--tag", "account:octo-bot"); code != 0 {
-		r.Fatalf("weir cache purge: exit %d\n%s", code, text)
-	}
+	text, code := command(r.T, "cache", "purge", "--admin", r.weir.admin, "--tag", "account:octo-bot")
+	stopIf(r, code != 0, "weir cache purge: exit %d\n%s", code, text)
 }
 
 // asMember sends a request of another account to the upstream, without weir.
@@ -299,9 +291,8 @@ func (r *recipe) checkSpending() (spent map[string]int) {
 		counted := int(r.spent.Load())
 		return counted <= sum && sum <= counted+left
 	})
-	if v := r.service.Violations(); v.Violations+v.SentWhileLimited > 0 {
-		r.Errorf("violations: %+v", v)
-	}
+	v := r.service.Violations()
+	failIf(r, v.Violations+v.SentWhileLimited > 0, "violations: %+v", v)
 	return spent
 }
 
@@ -314,13 +305,9 @@ func (r *recipe) checkRepetition(run func(), again ...string) {
 	run()
 	second := r.checkSpending()
 	r.Logf("%s spent %v, then %v", r.client, first, second)
-	if len(first) < 3 {
-		r.Errorf("the first run spent %v, want at least 3 operations", first)
-	}
+	failIf(r, len(first) < 3, "the first run spent %v, want at least 3 operations", first)
 	for operation, n := range second {
-		if n > first[operation] && !slices.Contains(again, operation) {
-			r.Errorf("the second run spent %d requests for %s", n-first[operation], operation)
-		}
+		failIf(r, n > first[operation] && !slices.Contains(again, operation), "the second run spent %d requests for %s", n-first[operation], operation)
 	}
 }
 

@@ -33,9 +33,7 @@ func TestActionsRecipe(t *testing.T) {
 	r := startRecipe(t, "actions.md", nil, "https://token.actions.githubusercontent.com", issuer)
 	const repository = "acme/widgets"
 	runner := serveHTTP(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Header.Get("Authorization") != "Bearer runner-token" || req.URL.Query().Get("audience") != "weir" {
-			t.Errorf("the runner got %s with the Authorization %q", req.URL, req.Header.Get("Authorization"))
-		}
+		failIf(t, req.Header.Get("Authorization") != "Bearer runner-token" || req.URL.Query().Get("audience") != "weir", "the runner got %s with the Authorization %q", req.URL, req.Header.Get("Authorization"))
 		token := sign(map[string]any{"sub": "repo:" + repository + ":ref:refs/heads/main", "repository": repository, "repository_owner": "acme", "exp": time.Now().Add(5 * time.Minute).Unix()})
 		reply(w, http.StatusOK, map[string]string{"value": token})
 	}))
@@ -58,9 +56,8 @@ func TestActionsRecipe(t *testing.T) {
 		r.wantRun("main", spent, "sh", "-ec", r.at(steps, 2, "run").(string))
 	}
 	r.checkSpending()
-	if _, recent := get(t, "http://"+r.weir.admin+"/api/v1/requests"); strings.Count(recent, `"tag": "`+repository+`"`) != 4 {
-		t.Errorf("want four requests with the repository of the job as the tag, got %s", recent)
-	}
+	_, recent := get(t, "http://"+r.weir.admin+"/api/v1/requests")
+	failIf(t, strings.Count(recent, `"tag": "`+repository+`"`) != 4, "want four requests with the repository of the job as the tag, got %s", recent)
 }
 
 // TestArgoCDRecipe makes the requests of the two generators of an ApplicationSet.
@@ -72,13 +69,11 @@ func TestArgoCDRecipe(t *testing.T) {
 		r.at(generators, 0, "scmProvider", "github", "api").(string), r.at(generators, 0, "scmProvider", "github", "organization").(string),
 		r.at(generators, 0, "scmProvider", "filters", 0, "pathsExist", 0).(string), r.at(generators, 1, "pullRequest", "github", "repo").(string),
 	}
-	if other := r.at(generators, 1, "pullRequest", "github", "api"); other != args[0] {
-		t.Errorf("the generators have the APIs %s and %s", args[0], other)
-	}
+	other := r.at(generators, 1, "pullRequest", "github", "api")
+	failIf(t, other != args[0], "the generators have the APIs %s and %s", args[0], other)
 	first, spent := r.run(installed(t, "argocd"), args...)
-	if repositories, pulls := strings.Count(first, "repository "), strings.Count(first, "pull "); repositories != 13 || pulls != 8 || spent != 29 {
-		t.Errorf("got %d repositories and %d pull requests for %d requests\n%s", repositories, pulls, spent, first)
-	}
+	repositories, pulls := strings.Count(first, "repository "), strings.Count(first, "pull ")
+	failIf(t, repositories != 13 || pulls != 8 || spent != 29, "got %d repositories and %d pull requests for %d requests\n%s", repositories, pulls, spent, first)
 	r.wantRun("^"+regexp.QuoteMeta(first)+"$", 1, installed(t, "argocd"), args...) // the 404 of the empty repository
 	r.expire()
 	before := r.requests.Load()
@@ -95,17 +90,15 @@ func TestAtlantisRecipe(t *testing.T) {
 	r.env = append(r.env, "ATLANTIS_GH_USER=octo-bot", "ATLANTIS_GH_TOKEN=none")
 	r.checkRepetition(func() {
 		const want = "pull request 35: 1 files, README.md, 1 reviews, repository 1001, last comment"
-		if text, _ := r.run(installed(t, "atlantis")); !strings.HasPrefix(text, want) {
-			t.Errorf("got %s, want %s", text, want)
-		}
+		text, _ := r.run(installed(t, "atlantis"))
+		failIf(t, !strings.HasPrefix(text, want), "got %s, want %s", text, want)
 	}, "graphql")
 	text, _ := r.run(installed(t, "atlantis"), "plan")
 	if want := "last comment \"Ran Plan for dir: `.`\""; !strings.Contains(text, want) {
 		t.Errorf("after a plan: got %s, want %s", text, want)
 	}
-	if spent := r.checkSpending(); spent["repos/create-commit-status"] != 2 || spent["issues/create-comment"] != 1 {
-		t.Errorf("a plan spent %v, want 2 statuses and a comment", spent)
-	}
+	spent := r.checkSpending()
+	failIf(t, spent["repos/create-commit-status"] != 2 || spent["issues/create-comment"] != 1, "a plan spent %v, want 2 statuses and a comment", spent)
 }
 
 // TestBackstageRecipe reads locations with the integration library of Backstage.
@@ -127,26 +120,19 @@ func TestBackstageRecipe(t *testing.T) {
 		must(t, json.Unmarshal([]byte(got), &result))
 		for _, url := range args[2:] {
 			var l location
-			if err := json.Unmarshal(result[url], &l); err != nil || l.Status != status || (l.Size > 0) != (size > 0) || l.ETag == "" {
-				t.Errorf("%s: got %s, want %d: %v", url, result[url], status, err)
-			}
+			err := json.Unmarshal(result[url], &l)
+			failIf(t, err != nil || l.Status != status || (l.Size > 0) != (size > 0) || l.ETag == "", "%s: got %s, want %d: %v", url, result[url], status, err)
 		}
-		if string(result["files"]) != "46" {
-			t.Errorf("a wildcard found %s files", result["files"])
-		}
+		failIf(t, string(result["files"]) != "46", "a wildcard found %s files", result["files"])
 	}
 	first, spent := r.run("node", args...)
 	check(first, http.StatusOK, 1)
-	if spent != 6 {
-		t.Errorf("the first run spent %d requests, want 6", spent)
-	}
+	failIf(t, spent != 6, "the first run spent %d requests, want 6", spent)
 	args[1] = first
 	for range 2 {
 		again, spent := r.run("node", args...)
 		check(again, http.StatusNotModified, 0)
-		if spent != 0 {
-			t.Errorf("a run with ETags spent %d requests", spent)
-		}
+		failIf(t, spent != 0, "a run with ETags spent %d requests", spent)
 		r.expire()
 	}
 	r.checkSpending()
@@ -169,9 +155,7 @@ func TestBotsRecipe(t *testing.T) {
 		t.Helper()
 		for lines.Scan() {
 			if text := lines.Text(); strings.HasPrefix(text, "bot ") {
-				if text != line {
-					t.Errorf("the bot wrote %q, want %q", text, line)
-				}
+				failIf(t, text != line, "the bot wrote %q, want %q", text, line)
 				return
 			}
 		}
@@ -188,9 +172,8 @@ func TestBotsRecipe(t *testing.T) {
 			"Content-Type: application/json", "X-GitHub-Event: issues", fmt.Sprintf("X-GitHub-Delivery: 00000000-0000-0000-0000-%012d", number), signature(secret, body),
 		}
 		for _, url := range []string{r.url + "/_weir/webhooks", "http://" + address + "/api/github/webhooks"} {
-			if resp, text := sendWith(t, r.http, http.MethodPost, url, body, fields...); resp.StatusCode >= 300 {
-				t.Errorf("delivery to %s: got %d %s", url, resp.StatusCode, text)
-			}
+			resp, text := sendWith(t, r.http, http.MethodPost, url, body, fields...)
+			failIf(t, resp.StatusCode >= 300, "delivery to %s: got %d %s", url, resp.StatusCode, text)
 		}
 		wantLine("bot handled: 4 labels, listed true, 2 comments, paused false")
 		number++
@@ -241,12 +224,8 @@ func (j *jenkins) scan(want func(*http.Response) bool) {
 	j.Helper()
 	for _, r := range jenkinsScan {
 		resp, text := j.send(http.MethodGet, r.path, "")
-		if resp.StatusCode == http.StatusOK && !strings.Contains(text, r.want) {
-			j.Errorf("%s: got %.200s, want %s", r.path, text, r.want)
-		}
-		if r.path != "/rate_limit" && !want(resp) {
-			j.Errorf("%s: got %s and Cache-Status %q", r.path, resp.Status, resp.Header.Get("Cache-Status"))
-		}
+		failIf(j, resp.StatusCode == http.StatusOK && !strings.Contains(text, r.want), "%s: got %.200s, want %s", r.path, text, r.want)
+		failIf(j, r.path != "/rate_limit" && !want(resp), "%s: got %s and Cache-Status %q", r.path, resp.Status, resp.Header.Get("Cache-Status"))
 	}
 }
 
@@ -273,9 +252,8 @@ func TestJenkinsRecipe(t *testing.T) {
 			})
 			var pull struct{ Head struct{ SHA string } }
 			must(t, json.Unmarshal(j.asMember(http.MethodGet, "/repos/acme/widgets/pulls/35", "").Body.Bytes(), &pull))
-			if resp, text := j.send(http.MethodPost, "/repos/acme/widgets/statuses/"+pull.Head.SHA, `{"state":"success"}`); resp.StatusCode != http.StatusCreated {
-				t.Errorf("the status of a build: got %s %s", resp.Status, text)
-			}
+			resp, text := j.send(http.MethodPost, "/repos/acme/widgets/statuses/"+pull.Head.SHA, `{"state":"success"}`)
+			failIf(t, resp.StatusCode != http.StatusCreated, "the status of a build: got %s %s", resp.Status, text)
 			j.checkSpending()
 		})
 	}
@@ -291,9 +269,7 @@ func TestMCPRecipe(t *testing.T) {
 		for _, want := range []string{
 			"get_me: acme-owner\n", "list_issues: true\n", `get_file_contents: README.md, 200 OK "text\n"`, "search_issues: true\n", "add_issue_comment: POST", "403",
 		} {
-			if !strings.Contains(text, want) {
-				t.Errorf("no %q in\n%s", want, text)
-			}
+			failIf(t, !strings.Contains(text, want), "no %q in\n%s", want, text)
 		}
 	}, "search/issues")
 	r.wantLogged("POST /repos/{owner}/{repo}/issues/{issue_number}/comments issues/create-comment 403")
@@ -312,14 +288,11 @@ func TestMCPRecipeThroughForwardProxy(t *testing.T) {
 			{"search_issues", `{"q":"repo:acme/widgets is:issue"}`, `"total_count"`},
 		} {
 			text := s.call("tools/call", `{"name":"`+c.tool+`","arguments":`+c.arguments+`}`)
-			if !strings.Contains(text, c.want) {
-				t.Errorf("%s: no %s in %.300s", c.tool, c.want, text)
-			}
+			failIf(t, !strings.Contains(text, c.want), "%s: no %s in %.300s", c.tool, c.want, text)
 		}
 	}, "search/issues")
-	if text := s.call("tools/call", `{"name":"create_issue","arguments":{"owner":"acme","repo":"widgets","title":"New"}}`); !strings.Contains(text, `does not let its client "triage-agent" call POST issues/create`) {
-		t.Errorf("a tool that writes: got %s", text)
-	}
+	text := s.call("tools/call", `{"name":"create_issue","arguments":{"owner":"acme","repo":"widgets","title":"New"}}`)
+	failIf(t, !strings.Contains(text, `does not let its client "triage-agent" call POST issues/create`), "a tool that writes: got %s", text)
 	r.checkSpending()
 }
 
@@ -416,14 +389,12 @@ func TestSelfHostedRecipe(t *testing.T) {
 			{"api repos/acme/widgets/contents/README.md --jq .path", "README.md\n"},
 			{"pr list -R " + host + "/acme/widgets -L 1", "35\tReplace part 11"},
 		} {
-			if text, _ := s.run("gh", strings.Fields(c.command)...); !strings.Contains(text, c.want) {
-				t.Errorf("gh %s: got %s, want %s", c.command, text, c.want)
-			}
+			text, _ := s.run("gh", strings.Fields(c.command)...)
+			failIf(t, !strings.Contains(text, c.want), "gh %s: got %s, want %s", c.command, text, c.want)
 		}
 	}, "graphql")
-	if text, _ := s.run("gh", "api", "-i", "repos/acme/widgets"); strings.Contains(text, "X-Ratelimit") {
-		t.Errorf("weir invented limits: %s", text)
-	}
+	text, _ := s.run("gh", "api", "-i", "repos/acme/widgets")
+	failIf(t, strings.Contains(text, "X-Ratelimit"), "weir invented limits: %s", text)
 	write(t, filepath.Join(s.dir, "big.bin"), strings.Repeat("x", 1<<20))
 	s.run("gh", "release", "upload", "v1", "big.bin", "-R", host+"/acme/widgets")
 	want(t, "bytes that the server got from gh release upload", s.uploaded.Load(), 1<<20)
@@ -438,9 +409,7 @@ func TestDataResidencyRecipe(t *testing.T) {
 	upstream := regexp.MustCompile("`(upstream: .url: \"https://api.TENANT.ghe.com\").`").FindStringSubmatch(page)
 	_, block, _ := strings.Cut(page, "```yaml\n")
 	section, _, ok := strings.Cut(block, "credentials:")
-	if upstream == nil || !ok {
-		t.Fatal("the page has no upstream below ghe.com")
-	}
+	stopIf(t, upstream == nil || !ok, "the page has no upstream below ghe.com")
 	var r *recipe
 	proxy := testservers.NewEgressProxy(t, "weir:secret", func(string) string { return r.address })
 	r = startRecipe(t, "self-hosted.md", nil, section, strings.Replace(upstream[1], "api.TENANT.ghe.com", tenantHost, 1)+
@@ -455,9 +424,8 @@ func TestDataResidencyRecipe(t *testing.T) {
 			"api --paginate repos/acme/widgets/subscribers?per_page=50 --jq length": "50\n14\n",
 			"pr list -R " + host + "/acme/widgets -L 1":                             "35\tReplace part 11",
 		} {
-			if text, _ := r.run("gh", strings.Fields(command)...); !strings.Contains(text, want) {
-				t.Errorf("gh %s: got %s, want %s", command, text, want)
-			}
+			text, _ := r.run("gh", strings.Fields(command)...)
+			failIf(t, !strings.Contains(text, want), "gh %s: got %s, want %s", command, text, want)
 		}
 	}, "graphql")
 	want(t, "targets of the egress proxy", strings.Trim(strings.Join(slices.Compact(proxy.Take()), " "), " "), "CONNECT "+tenantHost+":443")
@@ -468,9 +436,8 @@ func TestTerraformRecipe(t *testing.T) {
 	t.Parallel()
 	r := startRecipe(t, "terraform.md", nil)
 	base := regexp.MustCompile(`base_url += "https://weir\.example\.com/"`)
-	if hcl := r.block("hcl"); !base.MatchString(hcl) {
-		t.Fatalf("no base_url in\n%s", hcl)
-	}
+	hcl := r.block("hcl")
+	stopIf(t, !base.MatchString(hcl), "no base_url in\n%s", hcl)
 	args := []string{r.url + "/", filepath.Join(r.dir, "state.json"), "widgets", "secret"}
 	for i := range 10 {
 		args = append(args, fmt.Sprintf("spare-%d", i))
@@ -478,9 +445,8 @@ func TestTerraformRecipe(t *testing.T) {
 	began := time.Now()
 	terraform := installed(t, "terraform")
 	r.wantRun("^12 created, 36 read, 0 not modified\n$", 48, terraform, args...)
-	if elapsed := time.Since(began); elapsed > 10*time.Second {
-		t.Errorf("apply with 12 writes took %s; with the provider's own delay it would take 11s", elapsed)
-	}
+	elapsed := time.Since(began)
+	failIf(t, elapsed > 10*time.Second, "apply with 12 writes took %s; with the provider's own delay it would take 11s", elapsed)
 	const unchanged = "^0 created, 0 read, 36 not modified\n$"
 	r.wantRun(unchanged, 0, terraform, args...)
 	r.expire()
@@ -558,9 +524,8 @@ func (n *renovate) replay(run int) {
 	for line := range strings.Lines(readFile(n.T, renovateRuns)) {
 		var recorded, status int
 		var method, target string
-		if _, err := fmt.Sscan(line, &recorded, &method, &target, &status); err != nil {
-			n.Fatalf("%s: %q: %v", renovateRuns, line, err)
-		}
+		_, err := fmt.Sscan(line, &recorded, &method, &target, &status)
+		stopIf(n, err != nil, "%s: %q: %v", renovateRuns, line, err)
 		if recorded != run {
 			continue
 		}
@@ -573,13 +538,9 @@ func (n *renovate) replay(run int) {
 			body = `{"title": "Update ms", "head": "renovate/ms-2.x", "base": "main"}`
 		}
 		resp, _ := sendWith(n.T, n.http, method, n.url+target, body, "Authorization: token "+n.key, "Accept: application/json, application/vnd.github.v3+json")
-		if resp.StatusCode != status {
-			n.Errorf("run %d: %s %s: got %s, want %d", run, method, target, resp.Status, status)
-		}
+		failIf(n, resp.StatusCode != status, "run %d: %s %s: got %s, want %d", run, method, target, resp.Status, status)
 	}
-	if !found {
-		n.Fatalf("%s has no run %d", renovateRuns, run)
-	}
+	stopIf(n, !found, "%s has no run %d", renovateRuns, run)
 }
 
 // prepare creates a repository with a dependency that has an update, a registry with that update, and the configuration

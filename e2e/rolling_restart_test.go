@@ -124,9 +124,8 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 	sleep(ctx, time.Second)
 	for i, r := range f.replicas {
 		r.signal(syscall.SIGTERM)
-		if err := r.exited(); err != nil {
-			t.Errorf("replica %d: %v", i, err)
-		}
+		err := r.exited()
+		failIf(t, err != nil, "replica %d: %v", i, err)
 		f.replicas[i] = serveAt(t, config, addresses[i], r.admin)
 		f.eventually("the new process is ready", func(ctx context.Context) bool {
 			status, _ := readiness(ctx, r.admin)
@@ -136,13 +135,9 @@ func TestRollingRestartFailsNoRequest(t *testing.T) {
 	}
 	stopLoad()
 	clients.Wait()
-	if len(load.failures) > 0 {
-		t.Errorf("%d requests failed: %q", len(load.failures), load.failures[:min(10, len(load.failures))])
-	}
+	failIf(t, len(load.failures) > 0, "%d requests failed: %q", len(load.failures), load.failures[:min(10, len(load.failures))])
 	for _, r := range steadyRequests {
-		if load.sent[r.name] < 5 {
-			t.Errorf("%s: %d requests sent, want at least 5", r.name, load.sent[r.name])
-		}
+		failIf(t, load.sent[r.name] < 5, "%s: %d requests sent, want at least 5", r.name, load.sent[r.name])
 	}
 	f.checkViolations("after the restarts")
 	f.wantNothingLeft()
@@ -163,13 +158,9 @@ func (f *fleet) wantNothingLeft() {
 	client := redis.NewClient(&redis.Options{Addr: f.address})
 	defer func() { _ = client.Close() }()
 	lists := client.Keys(f.Context(), "weir:{weir}:replicas*").Val() // the service is not the public API, so the name has a suffix
-	if len(lists) != 1 {
-		f.Fatalf("got the lists of replicas %q, want one", lists)
-	}
+	stopIf(f, len(lists) != 1, "got the lists of replicas %q, want one", lists)
 	registered := client.ZRange(f.Context(), lists[0], 0, -1).Val()
-	if len(registered) != len(f.replicas) {
-		f.Errorf("%d replicas are registered, want %d", len(registered), len(f.replicas))
-	}
+	failIf(f, len(registered) != len(f.replicas), "%d replicas are registered, want %d", len(registered), len(f.replicas))
 	for _, key := range client.Keys(f.Context(), "weir:account:*").Val() {
 		for name := range client.HGetAll(f.Context(), key).Val() {
 			rest, ok := strings.CutPrefix(name, "x:~")

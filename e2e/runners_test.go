@@ -69,17 +69,13 @@ func TestRunnerRegistersAndPolls(t *testing.T) {
 			go func() {
 				sleep(t.Context(), time.Second)
 				resp, _, err := do(c.client, newRequest(t.Context(), http.MethodGet, c.api+"/user", "", "Authorization: Bearer tok-owner", "Prefer: wait=0"))
-				if err != nil {
-					t.Error(err)
-				}
+				failIf(t, err != nil, "%v", err)
 				reads <- resp.StatusCode
 			}()
 			began := time.Now()
 			resp, _ = sendWith(t, c.client, http.MethodGet, fmt.Sprint(c.pipelines, "/x/_apis/distributedtask/pools/1/messages?sessionId=", session), "", "Authorization: Bearer "+registration.Token)
 			want(t, "status of the poll", resp.StatusCode, http.StatusAccepted)
-			if time.Since(began) < runnerPoll {
-				t.Error("the poll ended early")
-			}
+			failIf(t, time.Since(began) < runnerPoll, "the poll ended early")
 			want(t, "status of a read", <-reads, http.StatusOK)
 		})
 	}

@@ -324,9 +324,7 @@ func (s *secretive) misuse() {
 	body := `{"repository":{"full_name":"acme/widgets"},"hook":{"config":{"secret":"quokka-hook"}},"token":"` + token + `"}`
 	resp, _ := sendWith(s.T, s.client, http.MethodPost, s.url+"/_weir/webhooks", body,
 		"X-Service-Event: push", "X-Service-Delivery: 1", signature("quokka-hook", body))
-	if resp.StatusCode != http.StatusAccepted {
-		s.Errorf("delivery: %s", resp.Status)
-	}
+	failIf(s, resp.StatusCode != http.StatusAccepted, "delivery: %s", resp.Status)
 }
 
 // signature returns the field with the signature of a webhook delivery.
@@ -351,18 +349,14 @@ func (s *secretive) watchEvents(token string) {
 		_, _ = fmt.Fprintln(&s.adminPages, lines.Text())
 		delete(missing, strings.TrimPrefix(lines.Text(), "event: "))
 	}
-	if resp.StatusCode == http.StatusOK && len(missing) > 0 {
-		s.Errorf("missing events: %v", missing)
-	}
+	failIf(s, resp.StatusCode == http.StatusOK && len(missing) > 0, "missing events: %v", missing)
 }
 
 // operate opens every admin page, runs commands, and reloads invalid configurations.
 func (s *secretive) operate() {
 	_, index := get(s.T, s.admin+"/", "Authorization: Bearer quokka-admin")
 	pages := regexp.MustCompile(`GET +(/\S*)`).FindAllStringSubmatch(index, -1)
-	if len(pages) < 7 {
-		s.Fatalf("index of the admin listener: %q", index)
-	}
+	stopIf(s, len(pages) < 7, "index of the admin listener: %q", index)
 	for _, page := range pages {
 		for _, token := range []string{"quokka-admin", "quokka-wrong"} {
 			if page[1] == "/api/v1/events" {
@@ -399,9 +393,8 @@ func (s *secretive) dumpRedis() {
 	c := redis.NewClient(&redis.Options{Addr: s.address})
 	defer func() { _ = c.Close() }()
 	for _, key := range c.Keys(ctx, "*").Val() {
-		if never := c.PTTL(ctx, key).Val() == -1; never || !strings.HasPrefix(key, "weir:") {
-			s.Errorf("key %q; it never expires: %v", key, never)
-		}
+		never := c.PTTL(ctx, key).Val() == -1
+		failIf(s, never || !strings.HasPrefix(key, "weir:"), "key %q; it never expires: %v", key, never)
 		var value any
 		switch kind := c.Type(ctx, key).Val(); kind {
 		case "hash":
@@ -448,14 +441,10 @@ func TestNoOutputContainsASecret(t *testing.T) {
 	s.dumpRedis()
 	s.weir.signal(syscall.SIGQUIT)
 	_ = s.weir.exited()
-	if !strings.Contains(s.weir.output.String(), "goroutine 1") {
-		t.Error("the killed process wrote no stacks")
-	}
+	failIf(t, !strings.Contains(s.weir.output.String(), "goroutine 1"), "the killed process wrote no stacks")
 	s.wantNoHashInRedis()
 	for _, token := range []string{"Bearer quokka-owner", "Bearer quokka-app", "token quokka-member", "Basic " + base64.StdEncoding.EncodeToString([]byte("id:quokka-oauth"))} {
-		if !s.received[token] {
-			t.Errorf("the upstream has not received %q", token)
-		}
+		failIf(t, !s.received[token], "the upstream has not received %q", token)
 	}
 	forms := secretForms(s.keys...)
 	for name, o := range map[string]*testservers.Output{
@@ -463,12 +452,9 @@ func TestNoOutputContainsASecret(t *testing.T) {
 		"Redis commands": &s.redisCommands, "Redis content": &s.redisContent,
 	} {
 		text := []byte(o.String())
-		if len(text) < 100 {
-			t.Errorf("%s: only %d bytes were recorded", name, len(text))
-		}
-		if found := findSecret(text, forms); found != nil {
-			t.Errorf("%s contains a secret: …%q…", name, found)
-		}
+		failIf(t, len(text) < 100, "%s: only %d bytes were recorded", name, len(text))
+		found := findSecret(text, forms)
+		failIf(t, found != nil, "%s contains a secret: …%q…", name, found)
 	}
 }
 
@@ -485,9 +471,8 @@ func (s *secretive) wantNoHashInRedis() {
 	}
 	forms := hashForms(secrets...)
 	for name, text := range map[string]string{"commands": s.redisCommands.String(), "content": s.redisContent.String()} {
-		if found := findSecret([]byte(text), forms); found != nil {
-			s.Errorf("Redis %s contain a hash of a secret: …%q…", name, found)
-		}
+		found := findSecret([]byte(text), forms)
+		failIf(s, found != nil, "Redis %s contain a hash of a secret: …%q…", name, found)
 	}
 	for _, secret := range secrets {
 		if raw := sum(sha256.New(), secret); strings.Contains(s.redisContent.String(), string(raw[:8])) {
@@ -501,16 +486,11 @@ func TestFindSecret(t *testing.T) {
 	forms := secretForms("BEGIN\nlineOfTheKey\nEND")
 	for _, text := range []string{"a quokka sings", "Quokka", "71756f6b6b61", base64.StdEncoding.EncodeToString([]byte("id:quokka-oauth")),
 		base64.StdEncoding.EncodeToString([]byte("x:quokka")), base64.StdEncoding.EncodeToString([]byte("xy:quokka!")), "[1 113 117 111 107 107 97]", "lineOfTheKey"} {
-		if findSecret([]byte(text), forms) == nil {
-			t.Errorf("%q is not found", text)
-		}
+		failIf(t, findSecret([]byte(text), forms) == nil, "%q is not found", text)
 	}
 	for _, text := range []string{fmt.Sprintf("%x", sha256.Sum256([]byte("Bearer quokka-owner"))), base64.StdEncoding.EncodeToString(sum(sha256.New(), "quokka-owner"))} {
-		if findSecret([]byte(text), hashForms("quokka-owner")) == nil {
-			t.Errorf("the hash %q is not found", text)
-		}
+		failIf(t, findSecret([]byte(text), hashForms("quokka-owner")) == nil, "the hash %q is not found", text)
 	}
-	if found := findSecret([]byte("a text without secrets"), forms); found != nil {
-		t.Errorf("found %q in a text without secrets", found)
-	}
+	found := findSecret([]byte("a text without secrets"), forms)
+	failIf(t, found != nil, "found %q in a text without secrets", found)
 }

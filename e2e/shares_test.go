@@ -73,20 +73,15 @@ func TestAgentBesidePersonAndJob(t *testing.T) {
 	clients.Wait()
 
 	seen, err := f.violations()
-	if err != nil || seen.Violations != 0 {
-		t.Errorf("violations: %+v, %v", seen, err)
-	}
+	failIf(t, err != nil || seen.Violations != 0, "violations: %+v, %v", seen, err)
 	counts := map[string]int{}
 	for _, s := range r.served {
 		counts[s.client]++
 	}
 	t.Logf("served %v, refused %v", counts, r.refused)
-	if r.refused["person"]+r.refused["job"] > 0 {
-		t.Errorf("refused: %v", r.refused)
-	}
-	if all := len(r.served); all < sharesWindows*sharesLimit*99/100 {
-		t.Errorf("%d of %d requests were used", all, sharesWindows*sharesLimit)
-	}
+	failIf(t, r.refused["person"]+r.refused["job"] > 0, "refused: %v", r.refused)
+	all := len(r.served)
+	failIf(t, all < sharesWindows*sharesLimit*99/100, "%d of %d requests were used", all, sharesWindows*sharesLimit)
 	if file := os.Getenv("WEIR_PICTURE"); file != "" {
 		write(t, file, r.picture())
 	}

@@ -100,9 +100,7 @@ func TestSilentTrafficNeedsLittleMemory(t *testing.T) {
 	close(h.release)
 	clients.Wait()
 	t.Logf("the memory grew by %d MB", grown>>20)
-	if grown > maxGrowth {
-		t.Errorf("want at most %d MB", maxGrowth>>20)
-	}
+	failIf(t, grown > maxGrowth, "want at most %d MB", maxGrowth>>20)
 }
 
 // check sends a request, reads the response after the release, and checks its size.
@@ -129,9 +127,8 @@ func serveProxied(t *testing.T, config string) (weir *replica, through func(http
 	t.Helper()
 	dir, proxy := t.TempDir(), testservers.FreeAddress(t)
 	file := write(t, filepath.Join(dir, "weir.yaml"), config)
-	if text, code := command(t, "ca", "init", "--config", file, "--out", dir); code != 0 {
-		t.Fatal(text)
-	}
+	text, code := command(t, "ca", "init", "--config", file, "--out", dir)
+	stopIf(t, code != 0, "%v", text)
 	write(t, file, config+fmt.Sprintf("proxy: {listen: %q, allow: [127.0.0.1], ca: {certificate: weir-ca.crt, key: weir-ca.key}}\n", proxy))
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(readFile(t, filepath.Join(dir, "weir-ca.crt"))))
@@ -193,9 +190,7 @@ func TestDrainEndsSilentRequests(t *testing.T) {
 			}
 			want(t, "long poll", <-poll, "503 1 weir; detail=drain")
 			must(t, weir.exited())
-			if strings.Contains(weir.output.String(), "requests were cut off") {
-				t.Error("the gateway cut connections off")
-			}
+			failIf(t, strings.Contains(weir.output.String(), "requests were cut off"), "the gateway cut connections off")
 		})
 	}
 }

@@ -93,9 +93,8 @@ var soakFaults = []soakFault{
 func (s *soak) stop(i int, signal syscall.Signal) (start func()) {
 	r := s.replicas[i]
 	r.signal(signal)
-	if err := r.exited(); err != nil && signal == syscall.SIGTERM {
-		s.Errorf("terminated replica: %v", err)
-	}
+	err := r.exited()
+	failIf(s, err != nil && signal == syscall.SIGTERM, "terminated replica: %v", err)
 	return func() { s.restart(i) }
 }
 

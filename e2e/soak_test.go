@@ -155,9 +155,7 @@ func (s *soak) recordExpectations() {
 				continue
 			}
 			resp, body := get(s.T, "http://"+s.upstream.Address+path, "Authorization: Bearer "+token)
-			if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNotFound {
-				s.Fatalf("%s %s: %s", token, path, resp.Status)
-			}
+			stopIf(s, resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNotFound, "%s %s: %s", token, path, resp.Status)
 			s.expected[token+path] = expectation{resp.StatusCode, []byte(body), resp.Header.Get("Etag")}
 		}
 		s.control(http.MethodDelete, "/_service/violations", "")
@@ -167,9 +165,8 @@ func (s *soak) recordExpectations() {
 
 // control sends a request to the control API of the reference service.
 func (s *soak) control(method, path, body string) {
-	if resp, _ := send(s.T, method, s.service+path, body); resp.StatusCode >= http.StatusBadRequest {
-		s.Errorf("%s %s: %s", method, path, resp.Status)
-	}
+	resp, _ := send(s.T, method, s.service+path, body)
+	failIf(s, resp.StatusCode >= http.StatusBadRequest, "%s %s: %s", method, path, resp.Status)
 }
 
 // soakRequest is one request of a client.
@@ -331,9 +328,7 @@ func (s *soak) checkLimits() {
 	if late <= 5 && time.Now().Before(s.limitedUntil) {
 		late = 0
 	}
-	if v.Violations > s.seen.Violations || late > 0 {
-		s.Errorf("latest fault %q: %d violations, %d requests sent while limited: %v", s.latest, v.Violations, v.SentWhileLimited, v.ByLimit)
-	}
+	failIf(s, v.Violations > s.seen.Violations || late > 0, "latest fault %q: %d violations, %d requests sent while limited: %v", s.latest, v.Violations, v.SentWhileLimited, v.ByLimit)
 	s.seen = v
 }
 
@@ -349,9 +344,7 @@ func (s *soak) idleResources() (all []resources) {
 		_, metrics := get(s.T, "http://"+r.admin+"/metrics", "Connection: close")
 		found := regexp.MustCompile(`(?m)^go_goroutine_count\S* (\d+)$`).FindStringSubmatch(metrics)
 		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", r.cmd.Process.Pid))
-		if err != nil || found == nil {
-			s.Fatalf("replica %d: %v, %v", i, err, found)
-		}
+		stopIf(s, err != nil || found == nil, "replica %d: %v, %v", i, err, found)
 		n, _ := strconv.Atoi(found[1])
 		all = append(all, resources{n, len(open)})
 	}
@@ -377,8 +370,7 @@ func (s *soak) checkReleased(before []resources) {
 	})
 	grown := 20 + 20*runtime.GOMAXPROCS(0)
 	for i, r := range s.idleResources() {
-		if b := before[i]; r.goroutines > b.goroutines+grown || r.descriptors > b.descriptors+grown {
-			s.Errorf("replica %d while idle: %+v before, %+v after", i, b, r)
-		}
+		b := before[i]
+		failIf(s, r.goroutines > b.goroutines+grown || r.descriptors > b.descriptors+grown, "replica %d while idle: %+v before, %+v after", i, b, r)
 	}
 }
