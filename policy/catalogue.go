@@ -64,11 +64,12 @@ func (c *Catalogue) Operations() []*Operation { return slices.Clone(c.operations
 // Operation returns the operation with the given ID, or nil.
 func (c *Catalogue) Operation(id string) *Operation { return c.byID[id] }
 
-// CacheOverride changes the cache rule of an operation. A TTL of 0 keeps the TTL of the catalogue.
+// CacheOverride changes the cache rule of an operation. A TTL of 0 keeps the TTL of the catalogue. The desc tags are the
+// descriptions in the JSON Schema of the configuration.
 type CacheOverride struct {
-	TTL        time.Duration
-	MaxTTL     time.Duration
-	NoCoalesce bool
+	TTL      time.Duration `yaml:"ttl" desc:"lifetime of a stored response; for reference data only"`
+	MaxTTL   time.Duration `yaml:"max_ttl" desc:"longest lifetime of a stored response, also with webhooks.fresh and GraphQL rules"`
+	Coalesce bool          `yaml:"coalesce" desc:"send one upstream request for simultaneous identical requests; false forwards each of them"`
 }
 
 // WithCacheRules returns a catalogue with changed cache rules. The error lists all unknown operations and all
@@ -96,7 +97,7 @@ func (c *Catalogue) WithCacheRules(rules map[string]CacheOverride) (*Catalogue, 
 		if rule, ok := rules[op.ID]; ok {
 			changed.Cache.TTL = cmp.Or(rule.TTL, op.Cache.TTL)
 			changed.Cache.MaxTTL = rule.MaxTTL
-			changed.Cache.NoCoalesce = rule.NoCoalesce || op.Cache.NoCoalesce
+			changed.Cache.NoCoalesce = !rule.Coalesce || op.Cache.NoCoalesce
 		}
 		operations[i] = &changed
 	}

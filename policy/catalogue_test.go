@@ -76,7 +76,7 @@ func TestLoadReportsErrors(t *testing.T) {
 }
 
 func TestWithCacheRulesChangesTheCopyOnly(t *testing.T) {
-	c, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {TTL: time.Minute}})
+	c, err := Embedded().WithCacheRules(map[string]CacheOverride{"gitignore/get-template": {TTL: time.Minute, Coalesce: true}})
 	noError(t, err)
 	for target, want := range map[string]time.Duration{"/gitignore/templates/Go": time.Minute, "/gitignore/templates": 24 * time.Hour} {
 		m, err := c.Classify("GET", target, "")

@@ -339,7 +339,7 @@ func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 }
 
 func TestNoCoalesceSendsEachRequest(t *testing.T) {
-	catalogue, err := policy.Embedded().WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {NoCoalesce: true}})
+	catalogue, err := policy.Embedded().WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {Coalesce: false}})
 	if err != nil {
 		t.Fatal(err)
 	}

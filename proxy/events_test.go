@@ -529,7 +529,7 @@ func TestShortenedLifetimesEndDuringRevalidation(t *testing.T) {
 }
 
 func TestLongestLifetimeOfAnOperation(t *testing.T) {
-	catalogue, err := policy.CatalogueOf("github").WithCacheRules(map[string]policy.CacheOverride{"issues/list-for-repo": {MaxTTL: 5 * time.Second}})
+	catalogue, err := policy.CatalogueOf("github").WithCacheRules(map[string]policy.CacheOverride{"issues/list-for-repo": {MaxTTL: 5 * time.Second, Coalesce: true}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -318,11 +318,7 @@ func (g *gateway) apply(c *config.Config) error {
 	}
 	c = g.keepStartSettings(c)
 	g.egress.configure(c.Upstream)
-	issuers := make([]string, len(c.Issuers))
-	for i, issuer := range c.Issuers {
-		issuers[i] = issuer.URL
-	}
-	g.issuerKeys.Keep(issuers)
+	g.issuerKeys.Keep(c.Issuers)
 	g.store.Configure(limitRules(c))
 	g.rateLimiter.Configure(c.Limits.Inbound.Rate, c.Limits.Inbound.Burst)
 	g.abuse.Configure(2*c.Limits.Inbound.Rate, 2*c.Limits.Inbound.Burst)

@@ -23,18 +23,13 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 	keys := g.hashKeys.Load()
 	r := credential.Config{
 		Dialect: dialect, Egress: c.Upstream.Egress, PassThrough: c.Callers.PassThrough,
-		HashKey: keys.current, FormerHashKey: keys.former, IssuerKeys: g.issuerKeys, Held: heldCredentials(g.appTokens, c, upstream, dialect), Health: g.credentialHealth,
+		HashKey: keys.current, FormerHashKey: keys.former, Issuers: c.Issuers, IssuerKeys: g.issuerKeys, Held: heldCredentials(g.appTokens, c, upstream, dialect), Health: g.credentialHealth,
 	}
 	if lent := c.Callers.Anonymous; lent.Credential != "" {
 		r.Lent = &credential.Client{ // yields to clients with a key
 			Name: config.AnonymousClient, Credentials: []string{lent.Credential}, Share: 1, Limit: lentLimit, Priority: policy.Batch,
 			Scope: &policy.Scope{Methods: []string{http.MethodGet}, Operations: lent.Operations},
 		}
-	}
-	issuerURLs := map[string]string{}
-	for _, i := range c.Issuers {
-		issuerURLs[i.Name] = i.URL
-		r.Issuers = append(r.Issuers, credential.Issuer{URL: i.URL, Audiences: i.Audiences, Algorithms: i.Algorithms, Skew: i.Skew})
 	}
 	for _, g := range c.Groups {
 		r.Groups = append(r.Groups, policy.ClientBudget{Client: g.Name, Guarantee: g.Guarantee, Limit: g.Limit})
@@ -43,8 +38,7 @@ func (g *gateway) registry(c *config.Config, upstream *url.URL, dialect *policy.
 		client := credential.Client{
 			Name: entry.Name, Group: entry.Group, Credentials: entry.Credentials, Share: entry.Share, Debug: entry.Debug, RefusalStatus: entry.RefusalStatus,
 			Priority: policy.Priority(entry.Priority), Guarantee: entry.GuaranteedPart(), Limit: entry.Limit, TagLimit: entry.TagLimit,
-			Token: credential.TokenMatch{Issuer: issuerURLs[entry.JWT.Issuer], Claims: entry.JWT.Claims, Tag: entry.JWT.Tag, Repositories: entry.JWT.Repositories},
-			Scope: entry.Scope(),
+			Token: entry.JWT, Scope: entry.Scope(),
 		}
 		if entry.Key != "" {
 			sum, err := hex.DecodeString(strings.TrimPrefix(entry.Key, "sha256:"))

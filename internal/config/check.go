@@ -609,7 +609,7 @@ func (d *decoder) checkAccount(key string, c Credential, earlier []Credential) {
 	}
 }
 
-func (d *decoder) checkIssuer(key string, issuer Issuer, names map[string]bool) {
+func (d *decoder) checkIssuer(key string, issuer credential.Issuer, names map[string]bool) {
 	d.name(key+".name", issuer.Name, names)
 	err := credential.CheckIssuerURL(issuer.URL)
 	d.require(err == nil, key+".url", "%q: %v", redacted(issuer.URL), err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/testservers"
 )
 
@@ -424,7 +425,7 @@ clients:
   - {name: c, certificate: "sha256:`+strings.Repeat("0", 64)+`", credentials: [ci]}
 `)
 	failIf(t, c.Clients[0].Share != 1 || c.Clients[2].Priority != "normal", "clients %+v", c.Clients)
-	want := []Issuer{{
+	want := []credential.Issuer{{
 		Name: "actions", URL: "https://issuer.example", Audiences: []string{"weir"}, Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second,
 	}}
 	equal(t, "configuration", c.Issuers, want)

@@ -38,26 +38,26 @@ import (
 
 // Config is a complete configuration. The desc tags are the descriptions in the JSON Schema.
 type Config struct {
-	Listen      string       `yaml:"listen" desc:"address of the listener for clients, or unix: and the path of a socket"`
-	Socket      Socket       `yaml:"socket" desc:"access to the Unix socket of listen"`
-	Admin       Admin        `yaml:"admin" desc:"listener for operators"`
-	Upstream    Upstream     `yaml:"upstream" desc:"the API behind the gateway"`
-	Hosts       []Host       `yaml:"hosts" desc:"further hosts of the API, which clients name in the request or in a CONNECT"`
-	Store       Store        `yaml:"store" desc:"where replicas share the ledger and the cache"`
-	Credentials []Credential `yaml:"credentials" desc:"upstream credentials that the gateway holds"`
-	Clients     []Client     `yaml:"clients" desc:"programs that may use the gateway, and the credentials that they may use"`
-	Groups      []Group      `yaml:"groups" desc:"groups of clients, such as teams, with a part of each primary window"`
-	Issuers     []Issuer     `yaml:"issuers" desc:"OpenID Connect issuers whose tokens (JWT) identify clients"`
-	Callers     Callers      `yaml:"callers" desc:"clients that bring their own credential"`
-	Limits      Limits       `yaml:"limits" desc:"limits of the upstream, and how the gateway obeys them"`
-	Cache       Cache        `yaml:"cache" desc:"stored responses"`
-	Statistics  Statistics   `yaml:"statistics" desc:"polling of statistics that the upstream is still computing (202)"`
-	Webhooks    Webhooks     `yaml:"webhooks" desc:"webhook deliveries that invalidate cached responses"`
-	TLS         TLS          `yaml:"tls" desc:"HTTPS for clients; off while domains and certificates are empty"`
-	Proxy       ForwardProxy `yaml:"proxy" desc:"forward proxy for programs whose base URL cannot be changed; off while listen is empty"`
-	Telemetry   Telemetry    `yaml:"telemetry" desc:"telemetry; everything else is set by the standard OTEL_* variables"`
-	Headers     headers      `yaml:"headers" desc:"optional response headers"`
-	Drain       Drain        `yaml:"drain" desc:"graceful shutdown after SIGTERM or SIGINT; a second signal ends the process immediately"`
+	Listen      string              `yaml:"listen" desc:"address of the listener for clients, or unix: and the path of a socket"`
+	Socket      Socket              `yaml:"socket" desc:"access to the Unix socket of listen"`
+	Admin       Admin               `yaml:"admin" desc:"listener for operators"`
+	Upstream    Upstream            `yaml:"upstream" desc:"the API behind the gateway"`
+	Hosts       []Host              `yaml:"hosts" desc:"further hosts of the API, which clients name in the request or in a CONNECT"`
+	Store       Store               `yaml:"store" desc:"where replicas share the ledger and the cache"`
+	Credentials []Credential        `yaml:"credentials" desc:"upstream credentials that the gateway holds"`
+	Clients     []Client            `yaml:"clients" desc:"programs that may use the gateway, and the credentials that they may use"`
+	Groups      []Group             `yaml:"groups" desc:"groups of clients, such as teams, with a part of each primary window"`
+	Issuers     []credential.Issuer `yaml:"issuers" desc:"OpenID Connect issuers whose tokens (JWT) identify clients"`
+	Callers     Callers             `yaml:"callers" desc:"clients that bring their own credential"`
+	Limits      Limits              `yaml:"limits" desc:"limits of the upstream, and how the gateway obeys them"`
+	Cache       Cache               `yaml:"cache" desc:"stored responses"`
+	Statistics  Statistics          `yaml:"statistics" desc:"polling of statistics that the upstream is still computing (202)"`
+	Webhooks    Webhooks            `yaml:"webhooks" desc:"webhook deliveries that invalidate cached responses"`
+	TLS         TLS                 `yaml:"tls" desc:"HTTPS for clients; off while domains and certificates are empty"`
+	Proxy       ForwardProxy        `yaml:"proxy" desc:"forward proxy for programs whose base URL cannot be changed; off while listen is empty"`
+	Telemetry   Telemetry           `yaml:"telemetry" desc:"telemetry; everything else is set by the standard OTEL_* variables"`
+	Headers     headers             `yaml:"headers" desc:"optional response headers"`
+	Drain       Drain               `yaml:"drain" desc:"graceful shutdown after SIGTERM or SIGINT; a second signal ends the process immediately"`
 }
 
 // Admin configures the operators' listener.
@@ -266,13 +266,13 @@ type Credential struct {
 // Client is a program that may use the gateway. The key, the certificate or the tokens of the client identify the
 // client.
 type Client struct {
-	Name        string              `yaml:"name" desc:"name in logs and metrics"`
-	Key         string              `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new creates both"`
-	Certificate string              `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name signed by tls.client_ca: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
-	JWT         JWT                 `yaml:"jwt" desc:"tokens of an issuer that identify the client"`
-	Methods     []string            `yaml:"methods" desc:"permitted methods; GET includes HEAD; all without this list"`
-	Operations  []string            `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all without this list"`
-	GraphQL     policy.GraphQLRules `yaml:"graphql" desc:"permitted GraphQL calls; all if empty"`
+	Name        string                `yaml:"name" desc:"name in logs and metrics"`
+	Key         string                `yaml:"key" desc:"sha256: and the hexadecimal SHA-256 of the client's key; weir key new creates both"`
+	Certificate string                `yaml:"certificate" desc:"sha256:FINGERPRINT, or a name signed by tls.client_ca: dns:NAME, uri:URI, email:ADDRESS, subject:CN=…"`
+	JWT         credential.TokenMatch `yaml:"jwt" desc:"tokens of an issuer that identify the client"`
+	Methods     []string              `yaml:"methods" desc:"permitted methods; GET includes HEAD; all without this list"`
+	Operations  []string              `yaml:"operations" desc:"permitted operations by ID, with * for any characters; all without this list"`
+	GraphQL     policy.GraphQLRules   `yaml:"graphql" desc:"permitted GraphQL calls; all if empty"`
 	// Repositories and Organizations are the lists of [policy.Scope].
 	Repositories  []string           `yaml:"repositories" desc:"permitted repositories as OWNER/NAME, with * for any characters, and !OWNER/NAME for exceptions; with this list or organizations, a call that may reach others is refused"`
 	Organizations []string           `yaml:"organizations" desc:"organizations and users whose own objects are permitted, such as members and teams; their repositories need repositories"`
@@ -319,24 +319,6 @@ func (c Client) Scope() *policy.Scope {
 // LimitsNames reports whether the client may reach only some repositories or owners.
 func (c Client) LimitsNames() bool {
 	return len(c.Repositories)+len(c.Organizations) > 0 || c.JWT.Repositories != ""
-}
-
-// JWT selects the tokens of a client.
-type JWT struct {
-	Issuer string            `yaml:"issuer" desc:"name of one of the issuers"`
-	Claims map[string]string `yaml:"claims" desc:"patterns, with * for any characters; the token's claims must match all of them"`
-	// Repositories names a claim with one name or a list of names.
-	Repositories string `yaml:"repositories" desc:"claim with the repositories as OWNER/NAME that the token may reach, within the client's own repositories if it has any; no asterisks"`
-	Tag          string `yaml:"tag" desc:"claim whose value tags the client's requests, such as repository; replaces the request header Weir-Tag"`
-}
-
-// Issuer signs the tokens of clients.
-type Issuer struct {
-	Name       string        `yaml:"name" desc:"name for use under clients"`
-	URL        string        `yaml:"url" desc:"issuer identifier, equal to iss in the tokens; its metadata are read from /.well-known/openid-configuration below it"`
-	Audiences  []string      `yaml:"audiences" desc:"names of this gateway; a token must be for one of them (aud)"`
-	Algorithms []string      `yaml:"algorithms" desc:"accepted signature algorithms; RS256 and ES256 by default"`
-	Skew       time.Duration `yaml:"skew" desc:"tolerated clock difference"`
 }
 
 // Callers configures clients that send their own credential.
@@ -397,19 +379,12 @@ type Limits struct {
 
 // Cache configures stored responses.
 type Cache struct {
-	Memory     Size                      `yaml:"memory" desc:"size of the memory tier"`
-	Key        credential.Secret         `yaml:"key" desc:"secret that encrypts responses and TLS keys in Redis: 32 characters or more, the same for all replicas; not encrypted if empty"`
-	ETags      string                    `yaml:"etags" desc:"ETags that prove access to a response of another caller: computed (by Weir if the dialect permits it, else strong ETags of the upstream) | upstream (strong ETags only) | off" enum:"computed,upstream,off"`
-	Lag        time.Duration             `yaml:"lag" desc:"time after a write or an event in which the upstream may still return the state before; responses from that time are revalidated once after it"`
-	Operations map[string]CacheOperation `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
-	GraphQL    policy.GraphQLCache       `yaml:"graphql" desc:"responses to GraphQL queries that are stored; none by default"`
-}
-
-// CacheOperation overrides the cache rule of an operation.
-type CacheOperation struct {
-	TTL      time.Duration `yaml:"ttl" desc:"lifetime of a stored response; for reference data only"`
-	MaxTTL   time.Duration `yaml:"max_ttl" desc:"longest lifetime of a stored response, also with webhooks.fresh and GraphQL rules"`
-	Coalesce bool          `yaml:"coalesce" desc:"send one upstream request for simultaneous identical requests; false forwards each of them"`
+	Memory     Size                            `yaml:"memory" desc:"size of the memory tier"`
+	Key        credential.Secret               `yaml:"key" desc:"secret that encrypts responses and TLS keys in Redis: 32 characters or more, the same for all replicas; not encrypted if empty"`
+	ETags      string                          `yaml:"etags" desc:"ETags that prove access to a response of another caller: computed (by Weir if the dialect permits it, else strong ETags of the upstream) | upstream (strong ETags only) | off" enum:"computed,upstream,off"`
+	Lag        time.Duration                   `yaml:"lag" desc:"time after a write or an event in which the upstream may still return the state before; responses from that time are revalidated once after it"`
+	Operations map[string]policy.CacheOverride `yaml:"operations" desc:"overrides of the catalogue's cache rules, by operation"`
+	GraphQL    policy.GraphQLCache             `yaml:"graphql" desc:"responses to GraphQL queries that are stored; none by default"`
 }
 
 // Statistics configures the polling of computed responses.
@@ -553,20 +528,16 @@ func setDefaults(element reflect.Value) {
 		*entry = Host{Kind: "files"}
 	case *Group:
 		*entry = Group{Limit: 0.9}
-	case *Issuer:
-		*entry = Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
-	case *CacheOperation:
+	case *credential.Issuer:
+		*entry = credential.Issuer{Algorithms: []string{"RS256", "ES256"}, Skew: 30 * time.Second}
+	case *policy.CacheOverride:
 		entry.Coalesce = true
 	}
 }
 
 // Catalogue returns the catalogue of the dialect with the cache rules of this configuration.
 func (c *Config) Catalogue() (*policy.Catalogue, error) {
-	rules := make(map[string]policy.CacheOverride, len(c.Cache.Operations))
-	for id, o := range c.Cache.Operations {
-		rules[id] = policy.CacheOverride{TTL: o.TTL, MaxTTL: o.MaxTTL, NoCoalesce: !o.Coalesce}
-	}
-	return policy.CatalogueOf(c.Upstream.Dialect).WithCacheRules(rules)
+	return policy.CatalogueOf(c.Upstream.Dialect).WithCacheRules(c.Cache.Operations)
 }
 
 // Masked returns the configuration as plain values by key, for the admin API. The types of secrets mask their values.

@@ -19,6 +19,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/weirgate/weir/internal/credential"
+	"github.com/weirgate/weir/policy"
 )
 
 // Problem is one mistake in a configuration.
@@ -300,8 +301,8 @@ func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.No
 
 // removedKeys contains what replaces the keys that structs had in earlier versions.
 var removedKeys = map[reflect.Type]map[string]string{
-	reflect.TypeFor[CacheOperation](): {"alone": "the key is now called coalesce; replace alone: true with coalesce: false"},
-	reflect.TypeFor[Client]():         {"pace": "the key was removed; remove pace: burst, and replace pace: even with priority: batch"},
+	reflect.TypeFor[policy.CacheOverride](): {"alone": "the key is now called coalesce; replace alone: true with coalesce: false"},
+	reflect.TypeFor[Client]():               {"pace": "the key was removed; remove pace: burst, and replace pace: even with priority: batch"},
 }
 
 // noColon matches the key at the start of a text that YAML reads as a key alone, such as "token:VALUE".

@@ -22,28 +22,26 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Issuer is an OpenID Connect issuer whose tokens (JWT, RFC 7519) identify clients.
+// Issuer is an OpenID Connect issuer whose tokens (JWT, RFC 7519) identify clients. The desc tags are the descriptions in the
+// JSON Schema of the configuration.
 type Issuer struct {
-	// URL is the issuer identifier. The iss claim of a token must equal URL exactly, and the issuer's metadata are
-	// published below URL.
-	URL string
-	// Audiences are names of this gateway. A token must be for one of these names.
-	Audiences []string
-	// Algorithms are the accepted signature algorithms, from [SigningAlgorithms].
-	Algorithms []string
-	// Skew is the tolerated clock difference.
-	Skew time.Duration
+	Name string `yaml:"name" desc:"name for use under clients"`
+	// The iss claim of a token must equal URL exactly.
+	URL       string   `yaml:"url" desc:"issuer identifier, equal to iss in the tokens; its metadata are read from /.well-known/openid-configuration below it"`
+	Audiences []string `yaml:"audiences" desc:"names of this gateway; a token must be for one of them (aud)"`
+	// Algorithms are some of [SigningAlgorithms].
+	Algorithms []string      `yaml:"algorithms" desc:"accepted signature algorithms; RS256 and ES256 by default"`
+	Skew       time.Duration `yaml:"skew" desc:"tolerated clock difference"`
 }
 
 // TokenMatch selects tokens of an issuer: each of the claims must have a value that matches its pattern
 // ([policy.Glob]). The zero value selects no tokens.
 type TokenMatch struct {
-	Issuer string // URL
-	Claims map[string]string
-	// Tag is the claim whose value is the tag of a request; empty for no claim.
-	Tag string
-	// Repositories is the claim with the names of the repositories that the token may reach; empty for no claim.
-	Repositories string
+	Issuer string            `yaml:"issuer" desc:"name of one of the issuers"`
+	Claims map[string]string `yaml:"claims" desc:"patterns, with * for any characters; the token's claims must match all of them"`
+	// Repositories names a claim with one name or a list of names.
+	Repositories string `yaml:"repositories" desc:"claim with the repositories as OWNER/NAME that the token may reach, within the client's own repositories if it has any; no asterisks"`
+	Tag          string `yaml:"tag" desc:"claim whose value tags the client's requests, such as repository; replaces the request header Weir-Tag"`
 }
 
 // Errors of [Registry.Identify] for a client's token.
@@ -90,7 +88,7 @@ func (r *Registry) byToken(ctx context.Context, credential string) (i *identifie
 		return nil, true, fmt.Errorf("issuer %s: %w", issuer.URL, err)
 	}
 	for i, client := range r.config.Clients {
-		if client.Token.Issuer == issuer.URL && client.Token.matches(claims) {
+		if client.Token.Issuer == issuer.Name && client.Token.matches(claims) {
 			id := *r.clients[i]
 			if values := claims.values(client.Token.Tag); len(values) == 1 {
 				id.TokenTag = values[0]
@@ -275,11 +273,13 @@ func (k *IssuerKeys) Close() {
 	k.client.CloseIdleConnections()
 }
 
-// Keep discards the keys of all issuers except the issuers with these URLs.
-func (k *IssuerKeys) Keep(urls []string) {
+// Keep discards the keys of all other issuers.
+func (k *IssuerKeys) Keep(issuers []Issuer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(k.issuers, func(url string, _ *publishedKeys) bool { return !slices.Contains(urls, url) })
+	maps.DeleteFunc(k.issuers, func(url string, _ *publishedKeys) bool {
+		return !slices.ContainsFunc(issuers, func(i Issuer) bool { return i.URL == url })
+	})
 }
 
 // matching returns the keys of an issuer, or an error if none of them matches a token's header. Cached keys are returned

@@ -187,7 +187,7 @@ func (w *fakeIssuer) expectFetches(least, most int) {
 // testIssuer returns the configuration of a tenant.
 func testIssuer(address string) Issuer {
 	return Issuer{
-		URL: address, Audiences: []string{"weir", "weir-2"}, Algorithms: []string{"RS256", "ES256", "EdDSA"}, Skew: 30 * time.Second,
+		Name: address, URL: address, Audiences: []string{"weir", "weir-2"}, Algorithms: []string{"RS256", "ES256", "EdDSA"}, Skew: 30 * time.Second,
 	}
 }
 

@@ -354,7 +354,7 @@ func TestVerifyUsesOnlyKeysOfTheTokensIssuer(t *testing.T) {
 func TestKeepDiscardsKeysOfOtherIssuers(t *testing.T) {
 	inVirtualTime(t, func(w *fakeIssuer) {
 		w.verify("before the outage", w.token(nil), "")
-		w.keys.Keep([]string{issuerAddress})
+		w.keys.Keep([]Issuer{testIssuer(issuerAddress)})
 		w.verify("issuer kept", w.token(nil), "")
 		w.expectFetches(1, 1)
 		w.keys.Keep(nil)
