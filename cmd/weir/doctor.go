@@ -78,14 +78,9 @@ func (c *doctorCommand) Run(p *process) error {
 	}
 	out := &egress{}
 	out.configure(file.Config.Upstream)
-	d := &doctor{cfg: file.Config, transport: throughProxy{out.transport()}}
+	upstream := file.Config.Upstream
+	d := &doctor{cfg: file.Config, base: upstream.Base(), dialect: upstream.MustDialect(), transport: throughProxy{out.transport()}}
 	defer d.transport.CloseIdleConnections()
-	if d.dialect, err = policy.LoadDialect(d.cfg.Upstream.Dialect); err != nil {
-		return err
-	}
-	if d.base, err = url.Parse(d.cfg.Upstream.URL); err != nil {
-		return err
-	}
 	if !c.JSON {
 		d.print = func(found checkup) {
 			p.printf("%-8s %s: %s\n", found.Result, found.Name, printable(found.Found, 400))
@@ -95,7 +90,9 @@ func (c *doctorCommand) Run(p *process) error {
 		}
 	}
 	d.checkConfiguration(c.File, file)
-	d.checkBypass(file.Config)
+	if found, remedy := d.cfg.Bypass(); found != "" {
+		d.report("URLs in responses", checkWarning, found, remedy)
+	}
 	if found, remedy := d.cfg.DialectMismatch(); found != "" {
 		d.report("dialect", checkWarning, found, remedy)
 	}
@@ -155,13 +152,6 @@ func (d *doctor) checkConfiguration(path string, file config.AuditedFile) {
 	d.report("configuration", checkOK, fmt.Sprintf("valid, with %s of medium or low grade", count(len(risks), "security risk")), "")
 }
 
-// checkBypass warns if programs may pass the gateway.
-func (d *doctor) checkBypass(c *config.Config) {
-	if found, remedy := c.Bypass(); found != "" {
-		d.report("URLs in responses", checkWarning, found, remedy)
-	}
-}
-
 // upstreamAnswer is a response of the upstream.
 type upstreamAnswer struct {
 	status  int
@@ -170,10 +160,8 @@ type upstreamAnswer struct {
 	elapsed time.Duration // until the header
 }
 
-// rateLimitStatus requests the rate limit status, which costs no quota.
-func (d *doctor) rateLimitStatus(ctx context.Context, authorization credential.Secret) (upstreamAnswer, error) {
-	return d.get(ctx, "rate_limit", authorization)
-}
+// rateLimit is the path of the rate limit status, which costs no quota.
+const rateLimit = "rate_limit"
 
 // get requests a path below upstream.url.
 func (d *doctor) get(ctx context.Context, path string, authorization credential.Secret) (s upstreamAnswer, err error) {
@@ -209,7 +197,7 @@ func (d *doctor) checkEgress(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	_, err := d.rateLimitStatus(ctx, "")
+	_, err := d.get(ctx, rateLimit, "")
 	refusal, refused := errors.AsType[*egressRefusal](err)
 	operation, _ := errors.AsType[*net.OpError](err)
 	switch {
@@ -231,7 +219,7 @@ func (d *doctor) checkUpstream(ctx context.Context) {
 	const section = "docs/operations.md#check-with-weir-doctor"
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	limits, err := d.rateLimitStatus(ctx, "")
+	limits, err := d.get(ctx, rateLimit, "")
 	if err != nil {
 		d.report("upstream", checkFailed, err.Error(), "correct upstream.url, the name resolution, the firewall, or the trusted certificates of this machine; see "+section)
 		return
@@ -312,11 +300,11 @@ func (d *doctor) checkCredential(ctx context.Context, held credential.Held) {
 		d.report(name, checkFailed, err.Error(), "check app.id, app.key and app.installation, and the clock; see docs/configuration.md#use-an-app-instead-of-a-token")
 		return
 	}
-	limits, err := d.rateLimitStatus(ctx, authorization)
+	limits, err := d.get(ctx, rateLimit, authorization)
 	for tries := 1; held.Source != nil && tries <= newTokenTries && err == nil && limits.status >= 400 && limits.status < 500; tries++ {
 		select {
 		case <-time.After(newTokenPause):
-			limits, err = d.rateLimitStatus(ctx, authorization)
+			limits, err = d.get(ctx, rateLimit, authorization)
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -290,14 +289,7 @@ func (g *gateway) apply(c *config.Config) error {
 		c = &kept
 		g.log.Warn("configuration change takes effect at the next start", "key", "upstream.url")
 	}
-	upstream, err := url.Parse(c.Upstream.URL)
-	if err != nil {
-		return err
-	}
-	dialect, err := policy.LoadDialect(c.Upstream.Dialect)
-	if err != nil {
-		return err
-	}
+	upstream, dialect := c.Upstream.Base(), c.Upstream.MustDialect()
 	catalogue, err := c.Catalogue()
 	if err != nil {
 		return err
@@ -333,7 +325,7 @@ func (g *gateway) apply(c *config.Config) error {
 		inUse, limiter = limits.Unlimited{}, g.unlimited
 	}
 	next := &configured{config: c, callers: callers, ledger: inUse, trusted: trusted}
-	next.hosts, err = g.newHosts(c, proxy.Config{
+	next.hosts = g.newHosts(c, proxy.Config{
 		Upstream: upstream, Aliases: c.AliasURLs(), Instance: g.instance, Timeout: c.Upstream.Timeout, BodyTimeout: c.Limits.Inbound.Body, Transport: g.upstreamTransport(c),
 		Catalogue: catalogue, Dialect: dialect, ETags: proxy.ETags(c.Cache.ETags), Identify: identify(callers, inUse.Canonical), HoldsOwn: callers.HoldsOwn,
 		RateLimiter: &g.rateLimiter, Shedder: &g.shedder, Drain: &g.drain, TrustedProxies: trusted,
@@ -347,9 +339,6 @@ func (g *gateway) apply(c *config.Config) error {
 		Identities: &g.identities, AccountOf: callers.AccountOf,
 		Log: g.log, Tracer: g.telemetry.Tracer(), PropagateTrace: c.Telemetry.Propagate == "upstream", Observe: g.observer.Observe,
 	}, callers)
-	if err != nil {
-		return err
-	}
 	next.proxy = next.hosts[0].proxy
 	if next.authority, err = loadAuthority(c); err != nil {
 		return err

@@ -68,15 +68,11 @@ func (b *hostsBelow) gateway(name string) *proxy.Gateway {
 }
 
 // newHosts returns the API and the configured hosts. base is the configuration of the API.
-func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credential.Registry) ([]host, error) {
+func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credential.Registry) []host {
 	hosts := []host{{name: c.APIName(), proxy: proxy.New(base)}}
 	for _, entry := range c.Hosts {
-		upstream, err := url.Parse(entry.BaseURL())
-		if err != nil {
-			return nil, err
-		}
 		next := base
-		next.Upstream = upstream
+		next.Upstream = entry.Base()
 		if entry.BaseURL() != c.Upstream.URL {
 			next.Aliases = nil
 		}
@@ -102,7 +98,7 @@ func (g *gateway) newHosts(c *config.Config, base proxy.Config, callers *credent
 	for _, name := range c.AliasNames() {
 		hosts = append(hosts, host{name: name, proxy: hosts[0].proxy})
 	}
-	return hosts, nil
+	return hosts
 }
 
 // identifyWithoutCredential returns the Identify function of a host that gets no credential. Signed URLs of such a host

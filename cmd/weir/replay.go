@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -78,14 +77,7 @@ func (c *replayCommand) Run(p *process) error {
 
 // replayConfig returns the parts of a configuration that a replay needs.
 func replayConfig(c *config.Config) (replay.Config, error) {
-	upstream, err := url.Parse(c.Upstream.URL)
-	if err != nil {
-		return replay.Config{}, err
-	}
-	dialect, err := policy.LoadDialect(c.Upstream.Dialect)
-	if err != nil {
-		return replay.Config{}, err
-	}
+	upstream, dialect := c.Upstream.Base(), c.Upstream.MustDialect()
 	catalogue, err := c.Catalogue()
 	if err != nil {
 		return replay.Config{}, err

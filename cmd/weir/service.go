@@ -11,7 +11,6 @@ import (
 	"github.com/weirgate/weir/internal/credential"
 	"github.com/weirgate/weir/internal/service"
 	"github.com/weirgate/weir/internal/service/quirk"
-	"github.com/weirgate/weir/policy"
 )
 
 type serviceCommand struct {
@@ -100,9 +99,5 @@ func (c *serviceCommand) addWebhook(p *process, s *service.Service) error {
 }
 
 func newService(cfg *config.Config, seed uint64, quirks quirk.Set) (*service.Service, error) {
-	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
-	if err != nil {
-		return nil, err
-	}
-	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: dialect, Quirks: quirks})
+	return service.New(service.Config{Limits: cfg.Limits.Limits, Seed: seed, Dialect: cfg.Upstream.MustDialect(), Quirks: quirks})
 }

@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"net"
-	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -161,8 +160,8 @@ func upstreamName(cfg *config.Config) string {
 
 // ledgerName returns the end of the names that the ledger uses in Redis. The public API of the dialect has plain names.
 func ledgerName(cfg *config.Config) string {
-	dialect, err := policy.LoadDialect(cfg.Upstream.Dialect)
-	if host, path := apiOf(cfg); err == nil && dialect.PublicHost != "" && host == dialect.PublicHost+":443" && path == "" {
+	public := cfg.Upstream.MustDialect().PublicHost
+	if host, path := apiOf(cfg); public != "" && host == public+":443" && path == "" {
 		return ""
 	}
 	return upstreamName(cfg)
@@ -170,10 +169,7 @@ func ledgerName(cfg *config.Config) string {
 
 // apiOf returns the host with the port and the path of the API.
 func apiOf(cfg *config.Config) (host, path string) {
-	u, err := url.Parse(strings.ToLower(cfg.Upstream.URL))
-	if err != nil {
-		return cfg.Upstream.URL, ""
-	}
+	u := config.Upstream{URL: strings.ToLower(cfg.Upstream.URL)}.Base()
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return net.JoinHostPort(u.Hostname(), port), strings.TrimSuffix(strings.TrimSuffix(u.EscapedPath(), "/"), "/api/v3")
 }

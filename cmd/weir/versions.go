@@ -14,8 +14,8 @@ import (
 // endingVersions returns a sentence for each client that has asked the running gateway of a configuration for a version of the
 // API whose support ends. Without a running gateway, it returns nothing.
 func endingVersions(ctx context.Context, p *process, c *config.Config) (found []string) {
-	dialect, err := policy.LoadDialect(c.Upstream.Dialect)
-	if err != nil || len(dialect.Ending) == 0 {
+	dialect := c.Upstream.MustDialect()
+	if len(dialect.Ending) == 0 {
 		return nil
 	}
 	client, err := (&adminFlags{Admin: c.Admin.Listen, Token: c.Admin.Token}).client(p)

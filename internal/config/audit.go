@@ -75,7 +75,7 @@ func Assess(f AuditedFile) []Finding {
 	plain := plainSecrets(c, p)
 	public := c.SocketPath() == "" && !isLoopback(c.Listen)
 	redis := !strings.HasPrefix(c.Store.URL, "memory:")
-	store, upstream := parsed(c.Store.URL), parsed(c.Upstream.URL)
+	store, upstream := parsed(c.Store.URL), c.Upstream.Base()
 	remote := func(address string) bool { return !isLoopback(address) }
 	remoteRedis := redis && (!isLoopbackHost(store.Hostname()) || slices.ContainsFunc(store.Query()["addr"], remote))
 	remoteUpstream := !isLoopbackHost(upstream.Hostname())
@@ -90,7 +90,7 @@ func Assess(f AuditedFile) []Finding {
 	add(remoteUpstream && upstream.Scheme == "http", High, "upstream.url",
 		"tokens are sent to the API unencrypted", "use https://")
 	for i, h := range c.Hosts {
-		base := parsed(h.BaseURL())
+		base := h.Base()
 		add((h.Kind == "api" || h.Credential) && base.Scheme == "http" && !isLoopbackHost(base.Hostname()), High, fmt.Sprintf("hosts[%d].url", i),
 			"tokens are sent to the host unencrypted", "use https://")
 	}

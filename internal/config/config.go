@@ -170,14 +170,29 @@ func (h Host) IsWildcard() bool { return strings.HasPrefix(h.Name, "*.") }
 // BaseURL returns the base URL of the host.
 func (h Host) BaseURL() string { return cmp.Or(h.URL, "https://"+h.Name) }
 
+// Base returns the parsed base URL of a host in a valid configuration.
+func (h Host) Base() *url.URL { return parsed(h.BaseURL()) }
+
+// Base returns the parsed base URL of the API in a valid configuration.
+func (u Upstream) Base() *url.URL { return parsed(u.URL) }
+
+// MustDialect returns the dialect of a valid configuration.
+func (u Upstream) MustDialect() *policy.Dialect {
+	d, err := policy.LoadDialect(u.Dialect)
+	if err != nil {
+		panic(err) // Parse accepts only known names
+	}
+	return d
+}
+
 // APIName returns the name by which clients call the API, in lower case. It is empty if the host of upstream.url is an
 // address.
 func (c *Config) APIName() string {
-	upstream, err := url.Parse(c.Upstream.URL)
-	if err != nil || net.ParseIP(upstream.Hostname()) != nil {
+	name := c.Upstream.Base().Hostname()
+	if net.ParseIP(name) != nil {
 		return ""
 	}
-	return strings.ToLower(upstream.Hostname())
+	return strings.ToLower(name)
 }
 
 // Bypass describes how programs may pass the gateway with a valid configuration, or is empty.
@@ -192,7 +207,7 @@ func (c *Config) Bypass() (found, remedy string) {
 // InferDialect returns the dialect that the base URL shows, the part that shows it, which may be empty, and whether no other
 // dialect is possible.
 func (u Upstream) InferDialect() (name, reason string, certain bool) {
-	return policy.DialectOf(parsed(u.URL))
+	return policy.DialectOf(u.Base())
 }
 
 // HostNames returns the names of the API and of the further hosts.
@@ -223,10 +238,7 @@ func (c *Config) AliasNames() (names []string) {
 // AliasURLs returns the base URLs of upstream.aliases and of the hosts with the URL of the API. A host without a scheme has
 // the path of upstream.url, and both schemes.
 func (c *Config) AliasURLs() (urls []*url.URL) {
-	upstream, err := url.Parse(c.Upstream.URL)
-	if err != nil {
-		return nil
-	}
+	upstream := c.Upstream.Base()
 	for _, alias := range c.Upstream.Aliases {
 		if u, err := url.Parse(alias); err == nil && u.Host != "" {
 			urls = append(urls, u)
