@@ -170,52 +170,20 @@ func readLine(in *bufio.Reader) (line []byte, err error) {
 	return bytes.TrimSpace(line), nil
 }
 
-// weirLine is a line of Weir's access log.
-type weirLine struct {
-	Message, Method, Path, Target, Client, Account, Cache, Background string
-	Time                                                              time.Time
-	Status, Bytes, Attempts, Spent                                    int64
-	Elapsed, Waited                                                   time.Duration
-}
+// weirLine contains the values of a line of Weir's access log by key.
+type weirLine map[string]string
 
-// set sets the field of a key. Other keys are ignored. A duration may be a number of units.
-func (w *weirLine) set(key, value string, unit time.Duration) (err error) {
-	switch key {
-	case "msg":
-		w.Message = value
-	case "method":
-		w.Method = value
-	case "path":
-		w.Path = value
-	case "target":
-		w.Target = value
-	case "client":
-		w.Client = clientLabel(value)
-	case "account":
-		w.Account = value
-	case "cache":
-		w.Cache = value
-	case "background":
-		w.Background = value
-	case "status":
-		w.Status, err = parseNumber(value)
-	case "bytes":
-		w.Bytes, err = parseNumber(value)
-	case "attempts":
-		w.Attempts, err = parseNumber(value)
-	case "spent":
-		w.Spent, err = parseNumber(value)
-	case "elapsed":
-		w.Elapsed, err = parseDuration(value, unit)
-	case "waited":
-		w.Waited, err = parseDuration(value, unit)
-	case "time":
-		w.Time, err = parseTime(value)
+// parsedValue parses the value of a key. Without the key it returns zero. problem keeps the first error.
+func parsedValue[T any](w weirLine, key string, parse func(string) (T, error), problem *error) (value T) {
+	text, ok := w[key]
+	if !ok {
+		return value
 	}
+	value, err := parse(text)
 	if err != nil {
-		return invalid(key, value, "the line as Weir wrote it")
+		*problem = cmp.Or(*problem, invalid(key, text, "the line as Weir wrote it"))
 	}
-	return nil
+	return value
 }
 
 // maxNumber bounds numbers, so that calculations with them do not overflow.
@@ -229,93 +197,98 @@ func parseNumber(text string) (int64, error) {
 	return n, err
 }
 
-// readJSONLine reads a line of Weir's log in JSON, where durations are nanoseconds.
-func readJSONLine(line []byte) (w weirLine, err error) {
+// readJSONLine reads a line of Weir's log in JSON.
+func readJSONLine(line []byte) (weirLine, error) {
 	var o object
 	if err := json.Unmarshal(line, &o); err != nil {
-		return w, jsonError(err)
+		return nil, jsonError(err)
 	}
+	w := weirLine{}
 	for key := range o {
-		value, _ := o.text([]string{key})
-		if value == "" {
-			continue
-		}
-		if err := w.set(key, value, time.Nanosecond); err != nil {
-			return w, err
+		if value, _ := o.text([]string{key}); value != "" {
+			w[key] = value
 		}
 	}
 	return w, nil
 }
 
 // readWeirLine reads the keys and values of a line. Values with blanks are quoted as in Go.
-func readWeirLine(line string) (w weirLine, err error) {
+func readWeirLine(line string) (weirLine, error) {
+	w := weirLine{}
 	for line != "" {
 		key, rest, ok := strings.Cut(line, "=")
 		if !ok || strings.ContainsAny(key, " \"") {
-			return w, errors.New("no line of Weir's log, which has the form key=value or is JSON; use --format jsonl or har for other logs")
+			return nil, errors.New("no line of Weir's log, which has the form key=value or is JSON; use --format jsonl or har for other logs")
 		}
 		value, after, _ := strings.Cut(rest, " ")
 		if strings.HasPrefix(rest, `"`) {
 			quoted, err := strconv.QuotedPrefix(rest)
 			if err != nil {
-				return w, invalid(key, rest, "a complete quoted text")
+				return nil, invalid(key, rest, "a complete quoted text")
 			}
 			value, _ = strconv.Unquote(quoted) // valid, because QuotedPrefix has checked it
 			after = strings.TrimPrefix(rest[len(quoted):], " ")
 		}
-		if err := w.set(key, value, time.Second); err != nil {
-			return w, err
-		}
-		line = after
+		w[key], line = value, after
 	}
 	return w, nil
 }
 
 // parseWeirLine parses a line of Weir's access log. For other messages and for background requests, it returns
 // errOther.
-func parseWeirLine(line []byte) (Request, error) {
+func parseWeirLine(line []byte) (r Request, err error) {
 	var w weirLine
-	var err error
+	unit := time.Second
 	switch {
 	case bytes.Contains(line, []byte(" msg=request ")):
 		w, err = readWeirLine(string(line))
 	case bytes.Contains(line, []byte(`,"msg":"request",`)):
+		unit = time.Nanosecond // of durations in JSON
 		w, err = readJSONLine(line)
 	default:
-		return Request{}, errOther
+		return r, errOther
 	}
 	if err != nil {
-		return Request{}, err
+		return r, err
 	}
+	number := func(key string) int { return int(parsedValue(w, key, parseNumber, &err)) }
+	duration := func(key string) time.Duration {
+		return parsedValue(w, key, func(text string) (time.Duration, error) { return parseDuration(text, unit) }, &err)
+	}
+	end, elapsed, waited, attempts := parsedValue(w, "time", parseTime, &err), duration("elapsed"), duration("waited"), number("attempts")
+	r = Request{
+		Start: end.Add(-elapsed), Method: w["method"], TargetHash: w["target"], Client: clientLabel(w["client"]), Account: w["account"],
+		Status: number("status"), Bytes: int64(number("bytes")), Spent: number("spent"), FromWeir: true,
+	}
+	path, cacheStatus := w["path"], w["cache"]
 	switch {
-	case w.Message != "request", w.Background == "true":
+	case err != nil:
+		return Request{}, err
+	case w["msg"] != "request", w["background"] == "true":
 		return Request{}, errOther
-	case w.Time.IsZero():
+	case end.IsZero():
 		return Request{}, missing("time", "the time in RFC 3339")
-	case w.Method == "":
+	case r.Method == "":
 		return Request{}, missing("method", "the method of the request")
-	case w.Path == "":
+	case path == "":
 		return Request{}, errors.New(`no field "path"; an earlier version of Weir wrote the log; record a log with this version`)
 	}
-	r := Request{
-		Start: w.Time.Add(-w.Elapsed), Method: w.Method, TargetHash: w.Target, Client: w.Client, Account: w.Account,
-		Status: int(w.Status), Bytes: w.Bytes, Spent: int(w.Spent), FromWeir: true,
-	}
-	has := func(part string) bool { return strings.Contains(w.Cache, part) }
-	if w.Attempts > 0 {
-		r.Latency = max(0, w.Elapsed-w.Waited) / time.Duration(w.Attempts)
+	has := func(part string) bool { return strings.Contains(cacheStatus, part) }
+	if attempts > 0 {
+		r.Latency = max(0, elapsed-waited) / time.Duration(attempts)
 		// Statistics are computed again (202) after a change.
 		r.Changed = (has("fwd=stale") || has("fwd=request")) && (has("fwd-status=200") || has("fwd-status=202"))
 	}
-	limited := refusedByLimit(w.Cache)
-	if w.Attempts == 0 && limited {
+	_, detail, _ := strings.Cut(cacheStatus, "; detail=")
+	limited := slices.Contains(limitReasons, limits.Reason(detail))
+	if attempts == 0 && limited {
 		r.Status = 0
 	}
-	r.Own = w.Attempts == 0 && !limited && !has("; hit") && !has("; collapsed")
-	if !strings.HasPrefix(w.Path, "/") { // a file of another host, or a request without an operation
-		r.Own, w.Path = true, "/"
+	r.Own = attempts == 0 && !limited && !has("; hit") && !has("; collapsed")
+	if !strings.HasPrefix(path, "/") { // a file of another host, or a request without an operation
+		r.Own, path = true, "/"
 	}
-	r.URL, err = parseTarget(w.Path)
+	r.URL, err = parseTarget(path)
 	return r, err
 }
 
@@ -324,15 +297,6 @@ func parseWeirLine(line []byte) (Request, error) {
 var limitReasons = []limits.Reason{
 	limits.Closed, limits.Cooldown, limits.Concurrency, limits.Content, limits.Points, limits.CPU, limits.Primary, limits.ClientBudget,
 	limits.Writes, limits.Queue, "store",
-}
-
-func refusedByLimit(cacheStatus string) bool {
-	for _, reason := range limitReasons {
-		if strings.HasSuffix(cacheStatus, "; detail="+string(reason)) {
-			return true
-		}
-	}
-	return false
 }
 
 // fields maps each value of a request to the names of its field in logs of JSON lines. The first present name counts.
