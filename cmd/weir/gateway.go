@@ -143,8 +143,12 @@ func (g *gateway) start(ctx context.Context, cfg *config.Config, replica string)
 	g.running.Go(func() { g.limiter.Run(ctx) })
 	shared, isShared := g.store.(sharedStore)
 	if isShared {
-		g.running.Go(func() { g.resources.Share(ctx, g.limiter.AcceptsResource, shared.ShareResources) })
-		g.running.Go(func() { g.identities.Share(ctx, g.store.Merge, shared.ShareAliases) })
+		g.running.Go(func() {
+			learned.EveryShareInterval(ctx, func() { g.resources.Share(ctx, g.limiter.AcceptsResource, shared.ShareResources) })
+		})
+		g.running.Go(func() {
+			learned.EveryShareInterval(ctx, func() { g.identities.Share(ctx, g.store.Merge, shared.ShareAliases) })
+		})
 	}
 
 	cacheSize, waiting := memoryShares(debug.SetMemoryLimit(-1), int64(cfg.Cache.Memory))

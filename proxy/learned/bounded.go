@@ -21,8 +21,8 @@ func (b *bounded[K, V]) list(most int) *simplelru.LRU[K, V] {
 // shareInterval is the interval at which replicas exchange what they have learned.
 const shareInterval = 2 * time.Second
 
-// everyShareInterval calls share now, and then in every interval until ctx ends.
-func everyShareInterval(ctx context.Context, share func()) {
+// EveryShareInterval calls share now, and then in every interval until ctx ends.
+func EveryShareInterval(ctx context.Context, share func()) {
 	tick := time.NewTicker(shareInterval)
 	defer tick.Stop()
 	for {

@@ -113,23 +113,16 @@ func (s *Identities) Login(account string) (login string) {
 	return login
 }
 
-// Share exchanges the identities with the other replicas until ctx ends, and merges the accounts that other replicas
+// Share exchanges the identities with the other replicas, and merges the accounts that other replicas
 // learned. exchange stores the changes of this replica and returns the changes of all replicas since its last call. After
 // an error, the changes are sent again.
 func (s *Identities) Share(
 	ctx context.Context, merge func(from, into string, kind policy.CallerKind),
 	exchange func(ctx context.Context, changed []string) ([]string, error),
 ) {
-	everyShareInterval(ctx, func() { s.share(ctx, merge, exchange) })
-}
-
-func (s *Identities) share(
-	ctx context.Context, merge func(from, into string, kind policy.CallerKind),
-	exchange func(ctx context.Context, changed []string) ([]string, error),
-) {
 	s.mu.Lock()
 	changed := s.changed
-	s.changed = nil
+	s.changed = map[string]Identity{}
 	s.mu.Unlock()
 	var texts []string
 	for account, i := range changed {
@@ -139,9 +132,6 @@ func (s *Identities) share(
 	if err != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.changed == nil {
-			s.changed = map[string]Identity{}
-		}
 		maps.Copy(s.changed, changed)
 		return
 	}

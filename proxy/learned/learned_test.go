@@ -65,11 +65,11 @@ func TestReplicasShareIdentities(t *testing.T) {
 		t.Errorf("an account was merged with itself")
 	}
 	var first, second merges
-	one.share(t.Context(), first.merge, fails)
-	one.share(t.Context(), first.merge, exchange)
+	one.Share(t.Context(), first.merge, fails)
+	one.Share(t.Context(), first.merge, exchange)
 	stored = append(stored, "user 0 x", "root 1 x", "user 1", "")
-	two.share(t.Context(), second.merge, exchange)
-	two.share(t.Context(), second.merge, exchange)
+	two.Share(t.Context(), second.merge, exchange)
+	two.Share(t.Context(), second.merge, exchange)
 	if len(first) != 0 || fmt.Sprint(second) != "[an account -> user:1]" {
 		t.Errorf("merges: %q and %q", first, second)
 	}
@@ -98,8 +98,8 @@ func TestResourcesAreShared(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		accepts := func(name string) bool { return name != "refused" }
-		go first.Share(ctx, accepts, exchange)
-		go second.Share(ctx, accepts, exchange)
+		go EveryShareInterval(ctx, func() { first.Share(ctx, accepts, exchange) })
+		go EveryShareInterval(ctx, func() { second.Share(ctx, accepts, exchange) })
 		time.Sleep(5 * shareInterval / 2) // between two exchanges
 		check := func(name string, r *Resources, operation string, kind policy.CallerKind, predicted, want string) {
 			if got := r.Of(operation, kind, predicted); got != want {

@@ -1,6 +1,7 @@
 package learned
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -94,35 +95,23 @@ func (r *Resources) Learn(scope string, kind policy.CallerKind, used, named stri
 	r.changed[key] = named + " " + strconv.FormatInt(now.Unix(), 10)
 }
 
-// Share exchanges the learned resources with the other replicas until ctx ends. exchange stores the changes of this
+// Share exchanges the learned resources with the other replicas. exchange stores the changes of this
 // replica and returns what all replicas learned. After an error, the changes are sent again. accepts reports whether a
 // name from another replica may be used.
 func (r *Resources) Share(
 	ctx context.Context, accepts func(name string) bool,
 	exchange func(ctx context.Context, changed map[string]string) (map[string]string, error),
 ) {
-	everyShareInterval(ctx, func() { r.share(ctx, accepts, exchange) })
-}
-
-func (r *Resources) share(
-	ctx context.Context, accepts func(name string) bool,
-	exchange func(ctx context.Context, changed map[string]string) (map[string]string, error),
-) {
 	r.mu.Lock()
 	changed := r.changed
-	r.changed = nil
+	r.changed = map[string]string{}
 	r.mu.Unlock()
 	all, err := exchange(ctx, changed)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.changed == nil {
-		r.changed = map[string]string{}
-	}
 	if err != nil {
 		for key, text := range changed {
-			if r.changed[key] == "" {
-				r.changed[key] = text
-			}
+			r.changed[key] = cmp.Or(r.changed[key], text)
 		}
 		return
 	}
