@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // Entry is a stored response or part of one (206). A stored entry is immutable, because concurrent requests read it.
@@ -135,13 +137,11 @@ func StorableHeader(h http.Header) http.Header {
 // (RFC 9110 section 7.6.1).
 func ConnectionFields(h http.Header) map[string]bool {
 	var named map[string]bool // most requests have no such field
-	for _, value := range h["Connection"] {
-		for name := range strings.SplitSeq(value, ",") {
-			if named == nil {
-				named = map[string]bool{}
-			}
-			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
+	for name := range policy.Members(h["Connection"]) {
+		if named == nil {
+			named = map[string]bool{}
 		}
+		named[http.CanonicalHeaderKey(name)] = true
 	}
 	return named
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // NotModified reports whether the response to a GET or HEAD with these request fields is a 304 (RFC
@@ -124,15 +126,12 @@ func (e *Entry) overruled(list []*Entry) bool {
 // returns false.
 func VaryFields(response, request http.Header, covered []string) ([]Field, bool) {
 	var fields []Field
-	for _, value := range response["Vary"] {
-		for name := range strings.SplitSeq(value, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if name == "*" {
-				return nil, false
-			}
-			if name != "" && !slices.ContainsFunc(covered, func(c string) bool { return strings.EqualFold(c, name) }) {
-				fields = append(fields, fieldOf(request, name))
-			}
+	for name := range policy.Members(response["Vary"]) {
+		if name == "*" {
+			return nil, false
+		}
+		if name != "" && !slices.ContainsFunc(covered, func(c string) bool { return strings.EqualFold(c, name) }) {
+			fields = append(fields, fieldOf(request, http.CanonicalHeaderKey(name)))
 		}
 	}
 	return fields, true

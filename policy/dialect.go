@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -112,22 +113,20 @@ func (d *Dialect) Kind(scheme, credential string) CallerKind {
 	if strings.EqualFold(scheme, "basic") {
 		return OAuthApp
 	}
+	return cmp.Or(d.kindOfToken(credential), User)
+}
+
+// HasTokenPrefix reports whether a credential begins like a token of the upstream.
+func (d *Dialect) HasTokenPrefix(credential string) bool { return d.kindOfToken(credential) != "" }
+
+// kindOfToken returns the kind that the prefix of a token shows, or an empty kind.
+func (d *Dialect) kindOfToken(credential string) CallerKind {
 	for prefix, kind := range d.Tokens {
 		if strings.HasPrefix(credential, prefix) {
 			return kind
 		}
 	}
-	return User
-}
-
-// HasTokenPrefix reports whether a credential begins like a token of the upstream.
-func (d *Dialect) HasTokenPrefix(credential string) bool {
-	for prefix := range d.Tokens {
-		if strings.HasPrefix(credential, prefix) {
-			return true
-		}
-	}
-	return false
+	return ""
 }
 
 // IsTokenOfPair reports whether a part of a Basic pair is a token. other is the other part.
@@ -155,39 +154,23 @@ func (d *Dialect) EntityTag(field func(name string) string, body []byte) string 
 // "application/vnd.VENDOR.v3+json", and lists of these. Other values keep their members, order, case and blanks,
 // because the upstream may treat any difference as another type.
 func (d *Dialect) Accept(values []string) string {
-	if !slices.ContainsFunc(values, d.hasOtherType) {
-		return ""
-	}
-	var members []string
-	for _, value := range values {
-		for member := range strings.SplitSeq(value, ",") {
-			members = append(members, strings.Trim(member, " \t"))
+	for member := range Members(values) {
+		if !d.isPlain(member) {
+			return strings.Join(slices.Collect(Members(values)), ",")
 		}
 	}
-	return strings.Join(members, ",")
-}
-
-// hasOtherType reports whether an Accept value has a member of another representation than the plain one.
-func (d *Dialect) hasOtherType(value string) bool {
-	for member := range strings.SplitSeq(value, ",") {
-		if !d.isPlain(strings.Trim(member, " \t")) {
-			return true
-		}
-	}
-	return false
+	return ""
 }
 
 // SelectsFile reports whether an Accept value may select a representation that is a text of a user, such as a file. Other
 // representations are JSON of the API.
 func (d *Dialect) SelectsFile(values []string) bool {
-	for _, value := range values {
-		for member := range strings.SplitSeq(value, ",") {
-			mediaType, _, _ := strings.Cut(member, ";")
-			mediaType = lower(strings.Trim(mediaType, " \t"))
-			ofVendor := strings.HasPrefix(mediaType, "application/vnd."+d.Vendor) && strings.HasSuffix(mediaType, "+json") && !strings.Contains(mediaType, "raw")
-			if !ofVendor && !d.isPlain(mediaType) && !slices.Contains(genericTypes, mediaType) {
-				return true
-			}
+	for member := range Members(values) {
+		mediaType, _, _ := strings.Cut(member, ";")
+		mediaType = lower(strings.TrimRight(mediaType, " \t"))
+		ofVendor := strings.HasPrefix(mediaType, "application/vnd."+d.Vendor) && strings.HasSuffix(mediaType, "+json") && !strings.Contains(mediaType, "raw")
+		if !ofVendor && !d.isPlain(mediaType) && !slices.Contains(genericTypes, mediaType) {
+			return true
 		}
 	}
 	return false

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -94,4 +95,17 @@ func rowOf(name string) fieldRow {
 // isAliasing reports whether a character of a field name is neither a letter, a digit nor a hyphen.
 func isAliasing(r rune) bool {
 	return r != '-' && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9')
+}
+
+// Members yields the members of the lists in the values of a field, without the blanks around them (RFC 9110 section 5.6.1).
+func Members(values []string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, value := range values {
+			for member := range strings.SplitSeq(value, ",") {
+				if !yield(strings.Trim(member, " \t")) {
+					return
+				}
+			}
+		}
+	}
 }

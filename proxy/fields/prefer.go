@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // Preference is the content of a Prefer field (RFC 7240): the maximum wait of the client.
@@ -18,17 +20,15 @@ const maxWait = 5 * time.Minute
 
 // ParsePrefer returns the first preference for this gateway.
 func ParsePrefer(values []string) Preference {
-	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			name, argument, _ := strings.Cut(strings.TrimSpace(part), "=")
-			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "respond-async":
-				return Preference{Given: true, Applied: "respond-async"}
-			case "wait":
-				if n, err := strconv.ParseUint(strings.Trim(argument, `" `), 10, 31); err == nil {
-					wait := min(time.Duration(n)*time.Second, maxWait)
-					return Preference{Wait: wait, Given: true, Applied: "wait=" + strconv.FormatUint(n, 10)}
-				}
+	for part := range policy.Members(values) {
+		name, argument, _ := strings.Cut(part, "=")
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "respond-async":
+			return Preference{Given: true, Applied: "respond-async"}
+		case "wait":
+			if n, err := strconv.ParseUint(strings.Trim(argument, `" `), 10, 31); err == nil {
+				wait := min(time.Duration(n)*time.Second, maxWait)
+				return Preference{Wait: wait, Given: true, Applied: "wait=" + strconv.FormatUint(n, 10)}
 			}
 		}
 	}
@@ -40,12 +40,10 @@ const Prefer = "Prefer"
 
 // otherPreferences returns the preferences that are not for this gateway.
 func otherPreferences(values []string) (others []string) {
-	for _, value := range values {
-		for part := range strings.SplitSeq(value, ",") {
-			name, _, _ := strings.Cut(part, "=")
-			if name = strings.ToLower(strings.TrimSpace(name)); name != "" && name != "wait" && name != "respond-async" {
-				others = append(others, strings.TrimSpace(part))
-			}
+	for part := range policy.Members(values) {
+		name, _, _ := strings.Cut(part, "=")
+		if name = strings.ToLower(strings.TrimSpace(name)); name != "" && name != "wait" && name != "respond-async" {
+			others = append(others, part)
 		}
 	}
 	return others

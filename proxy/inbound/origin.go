@@ -6,8 +6,11 @@ import (
 	"net/netip"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // Origin is the URL at which the client reaches the gateway: of the gateway, or of a trusted proxy in front of it.
@@ -47,9 +50,9 @@ func (t TrustedProxies) Origin(r *http.Request) Origin {
 		return o
 	}
 	standard := t.outermost(parseForwarded(r.Header["Forwarded"]))
-	proxies := t.countProxies(listOf(r.Header["X-Forwarded-For"]))
+	proxies := t.countProxies(slices.Collect(policy.Members(r.Header["X-Forwarded-For"])))
 	field := func(name string) string {
-		list := listOf(r.Header["X-Forwarded-"+name])
+		list := slices.Collect(policy.Members(r.Header["X-Forwarded-"+name]))
 		if len(list) == 0 {
 			return ""
 		}
@@ -115,18 +118,6 @@ func parseNode(node string) (netip.Addr, error) {
 	}
 	address, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(node, "["), "]"))
 	return address.Unmap().WithZone(""), err
-}
-
-// listOf returns the elements of a field with a list.
-func listOf(values []string) []string {
-	if len(values) == 0 {
-		return nil
-	}
-	list := strings.Split(strings.Join(values, ","), ",")
-	for i := range list {
-		list[i] = strings.TrimSpace(list[i])
-	}
-	return list
 }
 
 // isForwardedHost reports whether a text is a name or an address, with or without a port.

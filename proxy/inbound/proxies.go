@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+
+	"github.com/weirgate/weir/policy"
 )
 
 // TrustedProxies are the networks of load balancers and TLS terminators in front of the gateway. Forwarded and the
@@ -19,7 +21,7 @@ func (t TrustedProxies) ClientAddress(r *http.Request) netip.Addr {
 	if !t.contain(address) {
 		return address
 	}
-	hops := listOf(r.Header["X-Forwarded-For"])
+	hops := slices.Collect(policy.Members(r.Header["X-Forwarded-For"]))
 	if len(hops) == 0 {
 		hops = sendersOf(parseForwarded(r.Header["Forwarded"]))
 	}
