@@ -132,25 +132,20 @@ func (a *analysis) fail(kind, format string, arguments ...any) {
 func (a *analysis) selectionSet(set ast.SelectionSet) tally {
 	var sum tally
 	for _, selection := range set {
-		var t tally
 		switch s := selection.(type) {
 		case *ast.Field:
-			if !a.included(s.Directives) {
-				continue
+			if a.included(s.Directives) {
+				sum.add(a.field(s))
 			}
-			t = a.field(s)
 		case *ast.InlineFragment:
-			if !a.included(s.Directives) {
-				continue
+			if a.included(s.Directives) {
+				sum.add(a.selectionSet(s.SelectionSet))
 			}
-			t = a.selectionSet(s.SelectionSet)
 		case *ast.FragmentSpread:
-			if !a.included(s.Directives) {
-				continue
+			if a.included(s.Directives) {
+				sum.add(a.fragment(s.Name))
 			}
-			t = a.fragment(s.Name)
 		}
-		sum.add(t)
 	}
 	return sum
 }

@@ -35,11 +35,8 @@ func (c *tailCommand) Run(p *process) error {
 	if c.Status != "" && !statusPattern.MatchString(c.Status) {
 		return &exit{exitUsage, fmt.Sprintf("--status: %q: write a status such as 429, or a class such as 4xx", c.Status)}
 	}
-	results := []history.Result{
-		history.Hit, history.Stale, history.Validated, history.Miss, history.Waited, history.Refused, history.Limited, history.Failed,
-	}
-	if c.Cache != "" && !slices.Contains(results, history.Result(c.Cache)) {
-		return &exit{exitUsage, fmt.Sprintf("--cache: %q: must be one of %v", c.Cache, results)}
+	if c.Cache != "" && !slices.Contains(history.Results(), history.Result(c.Cache)) {
+		return &exit{exitUsage, fmt.Sprintf("--cache: %q: must be one of %v", c.Cache, history.Results())}
 	}
 	admin, err := c.client(p)
 	if err != nil {

@@ -29,7 +29,8 @@ const (
 	Failed    Result = "error"     // 5xx, or the client disconnected
 )
 
-func results() []Result {
+// Results returns all results in this order.
+func Results() []Result {
 	return []Result{Hit, Stale, Validated, Miss, Waited, Refused, Limited, Failed}
 }
 

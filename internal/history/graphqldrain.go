@@ -28,7 +28,6 @@ const (
 	// GraphQL is almost empty below the first part of its limit, and REST almost unused above the second.
 	emptyBelow, idleAbove = 0.1, 0.5
 	drainingQueries       = 3
-	maxQueries            = 512
 )
 
 // observeQuery counts the cost of a GraphQL query. mu must be held.

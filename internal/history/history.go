@@ -76,11 +76,7 @@ type listedAccount struct {
 
 const (
 	maxOperations = 128
-	maxSpenders   = 512
-	maxTags       = 512
-	maxCharged    = 512
-	maxVersions   = 512
-	maxDenied     = 512
+	maxRows       = 512 // of each other list
 	maxNameLength = 120 // bytes
 )
 
@@ -99,9 +95,9 @@ func New(s Sources) *History {
 	}
 	return &History{
 		sources: s, listSoon: make(chan struct{}, 1),
-		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxSpenders), tags: newCounts[spenderKey](maxTags), charged: newCounts[spenderKey](maxCharged),
-		versions: newCounts[spenderKey](maxVersions), queries: newCounts[spenderKey](maxQueries),
-		denied:  newCounts[limits.ClientResource](maxDenied),
+		operations: newCounts[string](maxOperations), spenders: newCounts[spenderKey](maxRows), tags: newCounts[spenderKey](maxRows),
+		charged: newCounts[spenderKey](maxRows), versions: newCounts[spenderKey](maxRows), queries: newCounts[spenderKey](maxRows),
+		denied:  newCounts[limits.ClientResource](maxRows),
 		samples: budgetSamples{}, accounts: map[string]listedAccount{}, watchers: map[*Watcher]bool{},
 	}
 }
@@ -160,7 +156,7 @@ func (h *History) Observe(r *record.Record) {
 	p.saved += c.saved
 	p.spent += c.spent
 	if !r.Background {
-		p.results[slices.Index(results(), result)]++
+		p.results[slices.Index(Results(), result)]++
 	}
 	row := h.operations.at(operation, now)
 	row.add(c)
@@ -449,7 +445,7 @@ func (h *History) series(now time.Time, n int) Series {
 	s := Series{Start: (last - int64(n) + 1) * seconds, Step: int(seconds), Values: map[string][]uint32{}, Before: map[string]uint32{}}
 	points := h.points.all(last, 2*stepCount)
 	for _, p := range points[:stepCount] {
-		for i, o := range results() {
+		for i, o := range Results() {
 			s.Before[string(o)] += p.results[i]
 		}
 		s.Before["saved"] += p.saved
@@ -457,7 +453,7 @@ func (h *History) series(now time.Time, n int) Series {
 		s.Before["upstream"] += p.upstream
 	}
 	for _, p := range points[len(points)-n:] {
-		for i, o := range results() {
+		for i, o := range Results() {
 			s.Values[string(o)] = append(s.Values[string(o)], p.results[i])
 		}
 		for name, v := range map[string]uint32{"saved": p.saved, "spent": p.spent, "upstream": p.upstream, "waiting": p.waiting, "in_flight": p.inFlight} {

@@ -334,7 +334,7 @@ func TestNamesAreBounded(t *testing.T) {
 	after := heap()
 	failIf(t, after > before+1<<20, "the heap grew from %d to %d bytes", before, after)
 	costs := w.Costs()
-	failIf(t, len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxSpenders+1 || len(costs.Tags) != maxTags+1, "%d operations, %d spenders, %d tags", len(costs.Operations), len(costs.Spenders), len(costs.Tags))
+	failIf(t, len(costs.Operations) != maxOperations+1 || len(costs.Spenders) != maxRows+1 || len(costs.Tags) != maxRows+1, "%d operations, %d spenders, %d tags", len(costs.Operations), len(costs.Spenders), len(costs.Tags))
 	for name, c := range map[string]struct {
 		rows     []Spender
 		frequent Spender
@@ -389,7 +389,7 @@ func TestFrequentNamesKeepTheirRows(t *testing.T) {
 	for _, newNames := range []int{1, 100, 1000} { // each second
 		rows := 0
 		for range tables {
-			table := newCounts[string](maxSpenders)
+			table := newCounts[string](maxRows)
 			now, next := time.Unix(1_000_000_000, 0), 0
 			for second := range 150 {
 				for i := range 400 {

@@ -55,9 +55,7 @@ func (l *recent) add(r *record.Record, result Result, now time.Time) {
 // keep adds a request to a list of bounded length, and drops the oldest.
 func keep(list *[]numbered, n numbered, most int) {
 	if len(*list) == most {
-		copy(*list, (*list)[1:])
-		(*list)[most-1] = n
-		return
+		*list = slices.Delete(*list, 0, 1)
 	}
 	*list = append(*list, n)
 }
