@@ -96,14 +96,13 @@ func (d Directives) Seconds(name string) (time.Duration, bool) {
 	if !ok {
 		return 0, false
 	}
-	seconds, _ := parseSeconds(argument)
-	return seconds, true
+	return parseSeconds(argument), true
 }
 
-// parseSeconds parses a number of seconds (RFC 9111 section 1.2.2). ok is false for other text.
-func parseSeconds(text string) (d time.Duration, ok bool) {
-	seconds, v := policy.CacheSeconds.Parse(text)
-	return time.Duration(seconds) * time.Second, v != policy.Ignored
+// parseSeconds parses a number of seconds (RFC 9111 section 1.2.2). Other text counts as zero.
+func parseSeconds(text string) time.Duration {
+	seconds, _ := policy.CacheSeconds.Parse(text)
+	return time.Duration(seconds) * time.Second
 }
 
 // targetedFields lists the fields that address gateway caches. These fields take precedence over

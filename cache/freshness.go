@@ -186,8 +186,7 @@ func between(earlier, later time.Time) time.Duration {
 func initialAge(r Response) time.Duration {
 	apparent := between(dateOf(r.Header, r.Answered), r.Answered)
 	first, _, _ := strings.Cut(r.Header.Get("Age"), ",")
-	age, _ := parseSeconds(strings.TrimSpace(first))
-	return max(apparent, age+r.Answered.Sub(r.Requested))
+	return max(apparent, parseSeconds(strings.TrimSpace(first))+r.Answered.Sub(r.Requested))
 }
 
 // Age returns the current age (RFC 9111 section 4.2.3).

@@ -193,14 +193,6 @@ func TestEachPollIsAStage(t *testing.T) {
 	})
 }
 
-func TestAttemptsOfSeveralCredentialsShareOneRecord(t *testing.T) {
-	r := record.Record{ID: "one", Sent: 1, Spent: 1, Stages: []record.Stage{{Name: record.StageQueue}}}
-	next := r
-	next.Sent, next.Spent, next.Stages = 2, 2, append(next.Stages, record.Stage{Name: record.StageRequest})
-	r.CopyProgress(&next)
-	failIf(t, r.Sent != 2 || r.Spent != 2 || stagesOf(r) != "queue attempt", "record of both attempts %+v", r)
-}
-
 func TestAttemptResultHasTheErrorType(t *testing.T) {
 	for _, c := range []struct {
 		err  error

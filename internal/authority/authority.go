@@ -108,9 +108,6 @@ func Load(certificateFile, keyFile string) (*Authority, error) {
 	return &Authority{certificate: pair.Leaf, key: key, leaves: map[string]*tls.Certificate{}}, nil
 }
 
-// Expires returns the end of the life of the authority.
-func (a *Authority) Expires() time.Time { return a.certificate.NotAfter }
-
 // Certificate returns a certificate for a DNS name, with the authority in its chain. It reports an error for a name that
 // the authority does not permit.
 func (a *Authority) Certificate(name string) (*tls.Certificate, error) {

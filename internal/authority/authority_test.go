@@ -81,8 +81,8 @@ func TestCertificateIsRenewedAndNeverOutlivesTheAuthority(t *testing.T) {
 		for hour := range 60 {
 			leaf := testservers.Must(a.Certificate("a.test"))
 			left := time.Until(leaf.Leaf.NotAfter)
-			if left < min(leafLife/2, time.Until(a.Expires())-time.Second) || leaf.Leaf.NotAfter.After(a.Expires()) {
-				t.Errorf("hour %d: the certificate lives for %v, the authority for %v", hour, left, time.Until(a.Expires()))
+			if left < min(leafLife/2, time.Until(a.certificate.NotAfter)-time.Second) || leaf.Leaf.NotAfter.After(a.certificate.NotAfter) {
+				t.Errorf("hour %d: the certificate lives for %v, the authority for %v", hour, left, time.Until(a.certificate.NotAfter))
 			}
 			failIf(t, hour > 0 && hour < 12 && leaf != last, "hour %d: the certificate was renewed too early", hour)
 			last = leaf

@@ -93,12 +93,12 @@ func (h *Health) end(class string, sent time.Time) {
 
 // observe records the response to a request with a credential that is not an app.
 func (h *Health) observe(class, name string, a answer, sent, now time.Time) verdict {
-	return h.change(class, name, now, func(s *standing) verdict { return s.observe(a, sent, now) })
+	return h.change(class, name, func(s *standing) verdict { return s.observe(a, sent, now) })
 }
 
 // record records that the upstream accepted or rejected an app.
 func (h *Health) record(class, name string, accepted bool, sent, now time.Time) {
-	h.change(class, name, now, func(s *standing) verdict {
+	h.change(class, name, func(s *standing) verdict {
 		switch {
 		case sent.Before(s.since):
 			return verdictCounts
@@ -112,7 +112,7 @@ func (h *Health) record(class, name string, accepted bool, sent, now time.Time) 
 }
 
 // change applies a change to a standing and logs its effect. Credentials that are no longer held are ignored.
-func (h *Health) change(class, name string, now time.Time, apply func(*standing) verdict) verdict {
+func (h *Health) change(class, name string, apply func(*standing) verdict) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := h.credentials[class]

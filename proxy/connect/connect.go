@@ -184,7 +184,7 @@ func (p *Proxy) copy(w http.ResponseWriter, r *http.Request, upstream net.Conn, 
 	if err != nil {
 		return 0, 0, err
 	}
-	oneWay := func(to, from net.Conn, n *int64) {
+	oneWay := func(to net.Conn, from io.Reader, n *int64) {
 		var err error
 		if *n, err = io.Copy(to, &watched{from, idle}); err == nil {
 			err = closeWrite(to)
@@ -194,7 +194,7 @@ func (p *Proxy) copy(w http.ResponseWriter, r *http.Request, upstream net.Conn, 
 		}
 	}
 	var directions sync.WaitGroup
-	directions.Go(func() { oneWay(upstream, withStart{client, io.MultiReader(bytes.NewReader(hello), client)}, &sent) })
+	directions.Go(func() { oneWay(upstream, io.MultiReader(bytes.NewReader(hello), client), &sent) })
 	directions.Go(func() { oneWay(client, upstream, &received) })
 	directions.Wait()
 	return sent, received, context.Cause(ctx)
@@ -202,23 +202,15 @@ func (p *Proxy) copy(w http.ResponseWriter, r *http.Request, upstream net.Conn, 
 
 // watched restarts a timer with each read.
 type watched struct {
-	net.Conn
+	io.Reader
 	idle *time.Timer
 }
 
-func (c *watched) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	c.idle.Reset(maxIdle)
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	w.idle.Reset(maxIdle)
 	return n, err
 }
-
-// withStart is a connection whose first bytes were read before.
-type withStart struct {
-	net.Conn
-	reader io.Reader
-}
-
-func (c withStart) Read(p []byte) (int, error) { return c.reader.Read(p) }
 
 func closeWrite(c net.Conn) error {
 	if half, ok := c.(interface{ CloseWrite() error }); ok {

@@ -137,10 +137,6 @@ func (t *ClientTokens) Has(class string, presumed bool) bool {
 func (t *ClientTokens) IsRefused(class string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.isRefusedLocked(class, now)
-}
-
-func (t *ClientTokens) isRefusedLocked(class string, now time.Time) bool {
 	r, _ := t.refused.list(maxTokens).Get(class)
 	return now.Before(r.until)
 }

@@ -274,11 +274,6 @@ func (r *Record) ClientLabel() string {
 	return r.Client
 }
 
-// CopyProgress copies the costs and stages from another record of the same request.
-func (r *Record) CopyProgress(from *Record) {
-	r.Sent, r.Waited, r.Spent, r.Polls, r.Stages = from.Sent, from.Waited, from.Spent, from.Polls, from.Stages
-}
-
 // maxDebug bounds the length of the Weir-Debug field.
 const maxDebug = 1 << 10
 
