@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"os"
@@ -415,15 +416,33 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 		path = filepath.Dir(d.source.Path)
 	}
 	d.files = append(d.files, path)
-	content, err := os.ReadFile(path)
+	content, err := readSecret(path)
 	if err != nil {
 		return "", fmt.Errorf("file %q: %s%s", path, reason(err), fileRemedy(err))
 	}
 	secret := strings.TrimRight(string(content), "\r\n")
-	if secret == "" {
+	switch {
+	case len(content) > maxSecretFile:
+		return "", fmt.Errorf("file %q: has more than 1 MiB, so it is not that of a secret; correct its path", path)
+	case secret == "":
 		return "", fmt.Errorf("file %q: is empty; write the secret into it", path)
+	case strings.HasPrefix(secret, "\ufeff"): // which nobody sees, and which changes the secret
+		return "", fmt.Errorf("file %q: begins with a byte order mark; save it without one", path)
 	}
 	return credential.Secret(secret), nil
+}
+
+// maxSecretFile is the largest file of a secret in bytes.
+const maxSecretFile = 1 << 20
+
+// readSecret reads a file, and stops after the largest size: a device such as /dev/zero has no end.
+func readSecret(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	return io.ReadAll(io.LimitReader(f, maxSecretFile+1))
 }
 
 // reference matches a reference to a variable, also without the closing brace, and "$${".

@@ -131,6 +131,7 @@ func TestSecretsFromFiles(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"token": "t0ken\n", "windows": "t0ken\r\n", "bare": "t0ken", "empty": "", "blank": "\n\n", "two": "t0ken\nother\n",
+		"marked": "\ufefft0ken", "large": strings.Repeat("t", 1<<20+1),
 	} {
 		testservers.WriteFile(t, filepath.Join(dir, name), text)
 	}
@@ -142,11 +143,13 @@ func TestSecretsFromFiles(t *testing.T) {
 	problem := dir + "/weir.yaml:2:16: admin.token: "
 	testservers.EqualEach(t, load, map[string]string{
 		"file:token": "t0ken", "file:windows": "t0ken", "file:./bare": "t0ken", "file:${DIR}/token": "t0ken", "${VALUE}": "t0ken", "t0ken": "t0ken",
-		"file:none":  problem + `file "` + dir + `/none": no such file or directory; create the file, or correct its path`,
-		"file:":      problem + `file "` + dir + `": is a directory; name a file in it`,
-		"file:empty": problem + `file "` + dir + `/empty": is empty; write the secret into it`,
-		"file:blank": problem + `file "` + dir + `/blank": is empty; write the secret into it`,
-		"file:two":   problem + "contains a space, a line break or another character that no token has; remove it",
+		"file:none":   problem + `file "` + dir + `/none": no such file or directory; create the file, or correct its path`,
+		"file:":       problem + `file "` + dir + `": is a directory; name a file in it`,
+		"file:empty":  problem + `file "` + dir + `/empty": is empty; write the secret into it`,
+		"file:blank":  problem + `file "` + dir + `/blank": is empty; write the secret into it`,
+		"file:marked": problem + `file "` + dir + `/marked": begins with a byte order mark; save it without one`,
+		"file:large":  problem + `file "` + dir + `/large": has more than 1 MiB, so it is not that of a secret; correct its path`,
+		"file:two":    problem + "contains a space, a line break or another character that no token has; remove it",
 	})
 }
 
