@@ -172,7 +172,7 @@ func (g *gateway) state() any {
 	s.Cache.Keys, s.Cache.Bytes = g.cache.Size()
 	s.Cache.MaxBytes = uint64(g.started.Cache.Memory)
 	s.Memory.Bytes, s.Memory.MaxBytes = memoryInUse()
-	s.Certificates = slices.Clone(c.certificates)
+	s.Certificates = append([]certificateState{}, c.certificates...) // a list in JSON, also without any
 	if g.tls != nil {
 		for name, expires := range g.tls.Expiries() {
 			s.Certificates = append(s.Certificates, certificateState{name, expires.UTC()})

@@ -130,6 +130,28 @@ func TestDocumentsNamedByTheCodeExist(t *testing.T) {
 
 // TestVersionIsThatOfTheChangelog checks the places that state the version in work. Its owner is the first heading of
 // CHANGELOG.md with a version.
+// TestDetailsOfCacheStatusAreDocumented finds each detail of a refusal in the table of docs/cache.md.
+func TestDetailsOfCacheStatusAreDocumented(t *testing.T) {
+	table := string(must(os.ReadFile("../../docs/cache.md"))(t))
+	names := regexp.MustCompile(`(?:detail: +|Reason += )"([a-z-]+)"`)
+	var found int
+	for _, pattern := range []string{"proxy/*.go", "limits/*.go", "limits/redisledger/*.go"} {
+		for _, path := range must(filepath.Glob("../../" + pattern))(t) {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			for _, name := range names.FindAllStringSubmatch(string(must(os.ReadFile(path))(t)), -1) {
+				if found++; !regexp.MustCompile("(?m)^\\|[^|]*`" + name[1] + "`[^|]*\\|").MatchString(table) {
+					t.Errorf("docs/cache.md does not describe detail=%s of %s", name[1], path)
+				}
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("only %d details found", found)
+	}
+}
+
 func TestVersionIsThatOfTheChangelog(t *testing.T) {
 	read := func(path string) string { return string(must(os.ReadFile("../../" + path))(t)) }
 	m := regexp.MustCompile(`(?m)^## .*?(\d+\.\d+\.\d+)`).FindStringSubmatch(read("CHANGELOG.md"))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -173,6 +174,24 @@ func remoteAddresses(t *testing.T) []string {
 
 // TestAdminListenerRequiresAuthenticationForOtherMachines starts on every address of this machine without a token and
 // without CAs.
+// TestAdminListsAreNeverNull reads every list of a gateway that has nothing to list.
+func TestAdminListsAreNeverNull(t *testing.T) {
+	url := "http://" + serve(t, "upstream: {url: \"http://127.0.0.1:1\"}\n").admin
+	_, help := get(t, url+"/help")
+	paths := regexp.MustCompile(`GET +(/api/\S+)`).FindAllStringSubmatch(help, -1)
+	for _, path := range paths {
+		if path[1] == "/api/v1/events" || path[1] == "/api/v1/trends" { // a stream, and an endpoint that needs Prometheus
+			continue
+		}
+		if _, body := get(t, url+path[1]); strings.Contains(body, "null") {
+			t.Errorf("%s: %s", path[1], body)
+		}
+	}
+	if len(paths) < 8 {
+		t.Errorf("only %d paths found in:\n%s", len(paths), help)
+	}
+}
+
 func TestAdminListenerRequiresAuthenticationForOtherMachines(t *testing.T) {
 	for _, address := range remoteAddresses(t) {
 		text := fmt.Sprintf("upstream: {url: \"http://127.0.0.1:1\"}\nlisten: \"127.0.0.1:0\"\nadmin: {listen: %q}\n", address)
