@@ -68,7 +68,7 @@ func (m *Memory) Run(ctx context.Context) {
 func (m *Memory) sweep() {
 	m.eachAccount(func(a *account) {
 		if m.idle(a) {
-			m.remove(a)
+			delete(m.accounts, a.Name)
 		}
 	})
 	m.mu.Lock()
@@ -95,9 +95,6 @@ func (m *Memory) eachAccount(visit func(*account)) {
 		}
 	}
 }
-
-// remove deletes an account. mu must be held.
-func (m *Memory) remove(a *account) { delete(m.accounts, a.Name) }
 
 // Configure replaces the rules. The state of open windows is kept.
 func (m *Memory) Configure(rules Rules) {
@@ -131,7 +128,7 @@ func (m *Memory) Merge(from, into string, kind policy.CallerKind) {
 			coldStart = m.started
 		}
 		a.merge(b, m.now(), coldStart)
-		m.remove(b)
+		delete(m.accounts, from)
 		a.accepted = true // the upstream has named the account
 		line.Account = a.ahead()
 	}
@@ -222,7 +219,7 @@ func (m *Memory) Admit(_ context.Context, claim Claim) Decision {
 	d := a.admit(&claim, m.needs, &m.rules, now, nil, a.clients(&claim, now))
 	switch {
 	case !known && !d.Granted:
-		m.remove(a) // a refusal changes nothing
+		delete(m.accounts, a.Name) // a refusal changes nothing
 	case d.Granted && !repeated:
 		m.cover(a, claim.Resource)
 	}
@@ -262,7 +259,7 @@ func (m *Memory) Settle(_ context.Context, permit Permit, outcome Outcome) error
 // removeUnaccepted removes an account if the upstream has refused all its requests and no permit is in use.
 func (m *Memory) removeUnaccepted(a *account) {
 	if !a.accepted && len(a.reservations) == 0 {
-		m.remove(a)
+		delete(m.accounts, a.Name)
 	}
 }
 

@@ -22,8 +22,9 @@ type resourceNames struct {
 	names map[string]bool
 }
 
-// accept reports whether a name may have a window, and adds the name to the set.
-func (s *resourceNames) accept(name string) bool {
+// AcceptsResource reports whether a resource that a response named, also one of another replica, may have a window. It adds the name to
+// the set.
+func (l *Limiter) AcceptsResource(name string) bool {
 	if policy.IsResource(name) {
 		return true
 	}
@@ -34,6 +35,7 @@ func (s *resourceNames) accept(name string) bool {
 	if !resourceName.MatchString(name) {
 		return false
 	}
+	s := &l.resources
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.names[name] {
@@ -49,15 +51,12 @@ func (s *resourceNames) accept(name string) bool {
 	return true
 }
 
-// AcceptsResource reports whether a resource that another replica's responses named may have a window.
-func (l *Limiter) AcceptsResource(name string) bool { return l.resources.accept(name) }
-
 // ReadRate parses the x-ratelimit headers of a response, like [policy.ReadRate]. If the headers name a resource
 // that may not have a window, the result is invalid: the response counts like a response without headers. The ledger
 // then charges the window of the claim, and not the window of another resource.
 func (l *Limiter) ReadRate(h http.Header) policy.Rate {
 	r, ok := policy.ReadRate(h, l.now())
-	if ok && r.Resource != "" && !l.resources.accept(r.Resource) {
+	if ok && r.Resource != "" && !l.AcceptsResource(r.Resource) {
 		return policy.Rate{Invalid: true}
 	}
 	return r

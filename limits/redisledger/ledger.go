@@ -210,14 +210,15 @@ func (l *Ledger) Settle(ctx context.Context, p limits.Permit, o limits.Outcome) 
 	a.touch(a.part.Touches(p.Claim, o.Rate.Resource, r)...)
 	l.mu.Unlock()
 	if o.Limited == policy.NotLimited {
-		return l.flush(ctx, a, false)
+		l.flush(ctx, a)
+		return nil
 	}
-	err := l.flush(ctx, a, true)
+	err := l.roundTrip(ctx, a, &entry{})
 	if name := l.Canonical(a.name); err == nil && name != a.name { // the reply has named the merged account
 		l.mu.Lock()
 		a = l.account(name, a.kind)
 		l.mu.Unlock()
-		err = l.flush(ctx, a, true)
+		err = l.roundTrip(ctx, a, &entry{})
 	}
 	return err
 }
@@ -229,7 +230,7 @@ func (l *Ledger) Release(ctx context.Context, p limits.Permit, aborted bool) {
 	a.part.Release(p.ID, aborted, l.now())
 	a.touch(a.part.Touches(p.Claim, "", l.rules.Load())...)
 	l.mu.Unlock()
-	_ = l.flush(ctx, a, false) // fails only if it is immediate
+	l.flush(ctx, a)
 }
 
 // Renew implements [limits.Ledger]. The lease of the replica contains the permits, so a renewal needs no call.
@@ -267,21 +268,19 @@ func (l *Ledger) Open(ctx context.Context, name string) error {
 	return l.roundTrip(ctx, a, &entry{})
 }
 
-// flush sends the touched budgets of an account: immediately, or after flushDelay unless a claim is sent earlier.
-func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error {
+// flush sends the touched budgets of an account after flushDelay, unless a claim is sent earlier. The next heartbeat repeats a failed call.
+func (l *Ledger) flush(ctx context.Context, a *account) {
 	switch {
-	case immediately:
-		return l.roundTrip(ctx, a, &entry{})
 	case l.lostFor(ctx, l.keysOf(a.name)[0]): // a heartbeat sends the use after the outage
-		return nil
+		return
 	case l.flushDelay == 0:
 		_ = l.roundTrip(ctx, a, &entry{})
-		return nil
+		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a.flushing || l.leaving {
-		return nil
+		return
 	}
 	a.flushing = true
 	l.background.Go(func() {
@@ -291,10 +290,9 @@ func (l *Ledger) flush(ctx context.Context, a *account, immediately bool) error 
 		unsent := len(a.touched) > 0
 		l.mu.Unlock()
 		if unsent {
-			_ = l.roundTrip(context.WithoutCancel(ctx), a, &entry{}) // the next heartbeat repeats it
+			_ = l.roundTrip(context.WithoutCancel(ctx), a, &entry{})
 		}
 	})
-	return nil
 }
 
 var errLost = errors.New("connection lost")

@@ -37,7 +37,7 @@ func (l *Ledger) link(from, into string, kind policy.CallerKind, tell bool) {
 	source.touch(source.part.SlotsBudget()) // Redis learns the alias even if the account is not in use
 	l.mu.Unlock()
 	for _, a := range []*account{target, source} {
-		_ = l.flush(context.Background(), a, false) // the next heartbeat repeats it
+		l.flush(context.Background(), a)
 	}
 }
 
