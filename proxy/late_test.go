@@ -462,3 +462,36 @@ func TestFailedWritesMakeQueriesOfTheirClientStale(t *testing.T) {
 		})
 	}
 }
+
+// A write that the upstream denies like a read may show that the client has lost its access.
+func TestDeniedWritesMakeObjectsInsideTheirObjectStale(t *testing.T) {
+	const repository, pull = "/repos/acme/widgets", "/repos/acme/widgets/pulls/7"
+	for _, c := range []struct {
+		path, read string
+		status     int
+		stale      bool
+	}{
+		{repository, issue7, 404, true},
+		{repository, issue7, 410, true},
+		{repository, issue7, 451, true},
+		{repository, issue7, 403, false}, // the client may lack only the permission to write
+		{repository, issue7, 409, false},
+		{pull, pull + "/files", 404, true},
+		{pull, issue7, 404, false},
+	} {
+		t.Run(fmt.Sprint(c.status, c.path), func(t *testing.T) {
+			late(t, func(w *world, s *shown) {
+				s.show(http.StatusOK, "old")
+				s.write = c.status
+				for _, token := range []string{lines(owner)[0], reader} {
+					w.get(c.read, token)
+				}
+				w.do(http.MethodPatch, c.path, strings.NewReader("{}"), lines(owner)...)
+				s.show(http.StatusNotFound, "none")
+				again := "Cache-Control: max-stale=600"
+				w.want("body of another client", w.get(c.read, reader, again).body, "old")
+				w.want("stored response is used", w.get(c.read, lines(owner)[0], again).body == "old", !c.stale)
+			})
+		})
+	}
+}

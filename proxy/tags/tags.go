@@ -224,7 +224,8 @@ func OfUncertain(catalogue *policy.Catalogue, q Question, own []policy.Caller) (
 }
 
 // OfObject returns the tags of the responses to the client about the object of an unsafe request that failed with a status. A failed
-// validation concerns only the target, if it can be read. A denial also concerns the root object, such as an archived repository.
+// validation concerns only the target, if it can be read. A denial also concerns the root object, such as an archived repository, or
+// if it may be a loss of access, all objects inside the object.
 func OfObject(catalogue *policy.Catalogue, q Question, own []policy.Caller, status int) (tags []string) {
 	m := q.Match
 	switch {
@@ -240,9 +241,13 @@ func OfObject(catalogue *policy.Catalogue, q Question, own []policy.Caller, stat
 	if above := m.Above(); status == http.StatusForbidden && len(above) > 0 && strings.HasPrefix(m.Path, above[0]) {
 		paths = append(paths, above[0])
 	}
+	isDenial := status == http.StatusNotFound || status == http.StatusGone || status == http.StatusUnavailableForLegalReasons
 	for _, caller := range own {
 		for _, path := range paths {
-			tags = append(tags, Credential(caller.Class)+"@"+inTag(path))
+			tag := Credential(caller.Class) + "@" + inTag(path)
+			if tags = append(tags, tag); isDenial {
+				tags = append(tags, tag+"/")
+			}
 		}
 		if status != http.StatusForbidden && status != http.StatusUnprocessableEntity { // a query costs points again
 			tags = append(tags, Class(caller.Class))
