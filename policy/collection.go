@@ -135,6 +135,8 @@ type collections struct {
 	Events map[string][]string `yaml:"events"`
 	// Access lists the events that may end a caller's access to all objects of their repository or organization.
 	Access []string `yaml:"access"`
+	// Ends lists the operations that may end another caller's access to all objects of their repository or organization.
+	Ends []string `yaml:"ends"`
 	// Undelivered lists, for the root of a webhook (repo or org), the events that the webhook does not deliver.
 	Undelivered map[string][]string `yaml:"undelivered"`
 	// Decided lists the operations whose responses change with an event.
@@ -211,14 +213,28 @@ func (c *Catalogue) ChangedByEvent(event, repository, owner string, otherBranch 
 	}
 	switch {
 	case rules.Events == nil, known && !slices.Contains(rules.Access, event):
-	case repository != "":
-		tags = append(tags, "repo:"+subject.Name, "repo:?")
-	case owner != "": // which may be a user
-		tags = append(tags, "org:"+subject.Name, "org:?", "user:"+subject.Name, "user:?", "repo:?")
+	case repository != "", owner != "": // the owner may be a user
+		tags = append(tags, subject.accessTags()...)
 	default:
 		return nil, true
 	}
 	return tags, false
+}
+
+// accessTags returns the tags of all responses that depend on the access to a repository or an owner.
+func (c Collection) accessTags() []string {
+	if c.Root == "repo" {
+		return []string{"repo:" + c.Name, "repo:?"}
+	}
+	return []string{"org:" + c.Name, "org:?", "user:" + c.Name, "user:?", "repo:?"}
+}
+
+// EndedBy returns the tags of the responses to other callers whose access a successful write may have ended.
+func (c *Catalogue) EndedBy(m Match) []string {
+	if !slices.Contains(c.collections().Ends, m.Operation.ID) {
+		return nil
+	}
+	return m.Collection().accessTags()
 }
 
 // EventsOf returns the webhook events that make responses in a collection stale, sorted.

@@ -129,6 +129,11 @@ func TestCollectionsExist(t *testing.T) {
 			failIf(t, c.Events[event] == nil, "%s: no event %q", list, event)
 		}
 	}
+	for _, id := range c.Ends {
+		if op := github().Operation(id); op == nil || op.Safe() {
+			t.Errorf("ends: no write operation %q", id)
+		}
+	}
 	for _, id := range c.Decided {
 		op := github().Operation(id)
 		failIf(t, op == nil || !op.Safe(), "decided: no read operation %q", id)

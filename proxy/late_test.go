@@ -495,3 +495,39 @@ func TestDeniedWritesMakeObjectsInsideTheirObjectStale(t *testing.T) {
 		})
 	}
 }
+
+// A client that ends the access of another one, or of its own token, leaves no responses usable.
+func TestWritesThatEndAccessMakeResponsesStale(t *testing.T) {
+	const contents = "/repos/acme/widgets/contents/a"
+	for _, c := range []struct {
+		path, read string
+		stale      bool // for the other client, too
+	}{
+		{"/repos/acme/widgets/collaborators/ann", contents, true},
+		{"/repos/acme/widgets/collaborators/ann", "/repositories/7/contents/a", true},
+		{"/orgs/acme/members/ann", contents, true},
+		{"/orgs/acme/memberships/ann", contents, true},
+		{"/orgs/acme/outside_collaborators/ann", contents, true},
+		{"/orgs/acme/teams/core/memberships/ann", contents, true},
+		{"/orgs/acme/teams/core/repos/acme/widgets", contents, true},
+		{"/orgs/acme/teams/core", contents, true},
+		{"/repos/acme/widgets/labels/bug", "/repos/acme/widgets/contents/a", false},
+		{"/installation/token", contents, false},
+	} {
+		t.Run(c.path+" "+c.read, func(t *testing.T) {
+			late(t, func(w *world, s *shown) {
+				s.write = http.StatusNoContent
+				paths := []string{c.read, "/repos/other/widgets/contents/a"}
+				for _, token := range []string{lines(owner)[0], reader} {
+					w.hits(token, paths...)
+					w.want("stored", len(w.hits(token, paths...)), len(paths))
+				}
+				w.do(http.MethodDelete, c.path, nil, lines(owner)...)
+				own := c.path == "/installation/token"
+				w.want("hit of the other client", len(w.hits(reader, c.read)), hitsIf(!c.stale))
+				w.want("hit about another object", len(w.hits(reader, paths[1])), 1)
+				w.want("hits of the client", len(w.hits(lines(owner)[0], paths...)), hitsIf(!own)+hitsIf(!own && !c.stale))
+			})
+		})
+	}
+}

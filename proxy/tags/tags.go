@@ -177,7 +177,10 @@ func OfChange(catalogue *policy.Catalogue, q Question, several bool) []string {
 	if q.GraphQL != nil {
 		return tags
 	}
-	return slices.Concat(tags, OfPath(catalogue, q.Match.Path), catalogue.ChangedBy(*q.Match))
+	if q.Match.Path == "/installation/token" { // the caller has revoked its token
+		tags = append(tags, Credential(q.Caller.Class))
+	}
+	return slices.Concat(tags, OfPath(catalogue, q.Match.Path), catalogue.ChangedBy(*q.Match), catalogue.EndedBy(*q.Match))
 }
 
 // MaxUncertain bounds the tags that a mutation with an unknown result purges one by one.
