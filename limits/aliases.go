@@ -64,6 +64,15 @@ func (s *Aliases) Add(from, into string, now int64) (oldName, newName string, me
 	return from, into, true
 }
 
+// AddShared is like Add for a link that another replica has stored. Replicas with different configurations may link two accounts in both
+// directions. The lesser name is then the canonical name at all replicas.
+func (s *Aliases) AddShared(from, into string, now int64) {
+	if _, canonical, merged := s.Add(from, into, now); !merged && canonical == from && into < from {
+		s.list.Remove(into)
+		s.link(from, into, now)
+	}
+}
+
 func (s *Aliases) link(name, into string, now int64) {
 	if s.list == nil {
 		s.list, _ = simplelru.NewLRU[string, alias](maxAliases, nil) // fails only for a size below 1

@@ -362,6 +362,10 @@ func (g *gateway) apply(c *config.Config) error {
 		earlier = before.callers
 	}
 	callers.MergeRenamed(earlier, g.store.Rename)
+	if shared, ok := g.store.(sharedStore); ok {
+		names, _ := shared.ShareNames(context.Background(), callers.Names()) // the ledger logs that its store is lost, and stores the names later
+		callers.MergeStored(names, g.store.Rename)
+	}
 	g.current.Store(next)
 	g.credentialHealth.Keep(callers)
 	for _, w := range c.Warnings(time.Now()) {

@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -11,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // A reload that changes how the configuration names the account of a token forgets nothing: the upstream still counts one account.
@@ -100,5 +104,51 @@ func TestGuaranteesHoldAgainstPassedTokensOfTheSameUser(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A gateway may start with another name for the account of a token, as in a rolling update or its rollback. The upstream still counts
+// one account, so all names share its limits.
+func TestStartKeepsWhatARenamedAccountSpent(t *testing.T) {
+	const points, key = 10, "key-of-ci"
+	for name, c := range map[string]struct {
+		url      string
+		together bool // the gateways with the earlier names continue
+	}{
+		"ledger file":              {"memory:" + filepath.Join(t.TempDir(), "ledger"), false},
+		"redis":                    {"unix://" + testservers.Redis(t), false},
+		"redis, replicas together": {"unix://" + testservers.Redis(t), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var arrived atomic.Int64
+			up := serveAPI(t, func(http.ResponseWriter, *http.Request) { arrived.Add(1) })
+			var running []*gateway
+			for start, account := range []string{"bot", "robot", "bot", "robot", ""} {
+				g := must(newGateway(configure(up, trusting, func(cfg *config.Config) {
+					cfg.Store.URL, cfg.Limits.Points.REST, cfg.Limits.Wait = c.url, points, 2*time.Second
+					cfg.Credentials = []config.Credential{userToken("ci", account, "tok-one")}
+					cfg.Clients = []config.Client{clientOf("ci", key, "ci")}
+				}), io.Discard, slog.LevelInfo))(t)
+				if running = append(running, g); !c.together {
+					running = running[len(running)-1:]
+				}
+				for n, g := range running {
+					for i := range points / 2 * (start + 1) {
+						sendTo(g, http.MethodGet, fmt.Sprintf("/repos/acme/%d-%d-%d", start, n, i), "", "Authorization: Bearer "+key)
+					}
+				}
+				if got := arrived.Load(); got > points || got < min(points-2, points/2*int64(start+1)) {
+					t.Errorf("start %d: %d requests arrived within a minute, want at most %d", start, got, points)
+				}
+				if !c.together {
+					noError(t, g.close())
+				}
+			}
+			for _, g := range running {
+				if c.together {
+					noError(t, g.close())
+				}
+			}
+		})
 	}
 }

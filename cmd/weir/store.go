@@ -51,6 +51,8 @@ type sharedStore interface {
 	// ShareResources and ShareAliases are for [learned.Resources.Share] and [learned.Identities.Share].
 	ShareResources(ctx context.Context, changed map[string]string) (map[string]string, error)
 	ShareAliases(ctx context.Context, changed []string) ([]string, error)
+	// ShareNames is for [credential.Registry.MergeStored].
+	ShareNames(ctx context.Context, names []string) ([]string, error)
 	marks
 	// Redis returns the client of the process. Close of the store closes it.
 	Redis() redisclient.Client

@@ -50,6 +50,27 @@ func TestRenamedAccountsAreMerged(t *testing.T) {
 		all := names.Replace(strings.Join(got, " "))
 		failIf(t, strings.Join(slices.Sorted(slices.Values(strings.Fields(all))), " ") != c.want, "%s: merged %q, want %q", c.name, all, c.want)
 	}
+	stored := []string{"user t1 a", "user t1 old", "user t2 b", "user t3 c", "user t3 t3", "installation installation:7 x", "", "user"}
+	for _, c := range []struct{ after, want string }{
+		{"t1:a t2:b t3:c app:x", "old>a t3>c"},
+		{"t1:b t2:a t3", "c>t3 old>b installation:7>x"},
+		{"t1:new t2:new t3:c", "a>new b>new installation:7>x old>new t3>c"},
+		{"t2:b app:y", "t1>a t1>old t3>c x>y"},
+	} {
+		next := registry(1, c.after)
+		names := []string{"t1", next.hash("t1"), "t2", next.hash("t2"), "t3", next.hash("t3")}
+		back := strings.NewReplacer(names[1], names[0], names[3], names[2], names[5], names[4])
+		var texts, got []string
+		for _, text := range stored {
+			texts = append(texts, strings.NewReplacer(names...).Replace(text))
+		}
+		next.MergeStored(texts, func(from, into string, _ policy.CallerKind) { got = append(got, back.Replace(from+">"+into)) })
+		slices.Sort(got)
+		want := strings.Fields(c.want)
+		if slices.Sort(want); !slices.Equal(got, want) {
+			t.Errorf("stored names, then %s: merged %q, want %q", c.after, got, want)
+		}
+	}
 	merged := ""
 	next, earlier := registry(2, "t1 t2:a"), registry(1, "t1 t2:a")
 	next.MergeRenamed(earlier, func(from, into string, _ policy.CallerKind) { merged += from + ">" + into })

@@ -53,6 +53,8 @@ type account struct {
 	cooldown int64
 	windows  map[string]int64
 	enforced bool
+	// adopted contains the leases of merged accounts that the next round trip declares.
+	adopted []adoptedCall
 	// touched contains the budgets whose use the next round trip sends.
 	touched map[string]bool
 	// rests is set when this replica has returned its leases because the account is idle, until the next round trip declares

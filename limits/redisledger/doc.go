@@ -42,6 +42,7 @@
 //	weir:{weir}:accounts  sorted set of "KIND NAME" by the second of the last use. TTL: two hours.
 //	weir:{weir}:resources hash of learned resources. TTL: two hours.
 //	weir:{weir}:aliases   sorted set of accounts with several names. TTL: a day.
+//	weir:{weir}:names     sorted set of names of accounts in configurations, by the second of the last renewal. TTL: 25 hours.
 //	weir:{weir}:once:NAME empty value that marks a name as used (Once). TTL: until the end that the caller gives.
 //
 // Gateways for another API than the public one append its name to the names of accounts, and to all keys except epoch and key.

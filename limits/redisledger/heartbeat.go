@@ -85,7 +85,19 @@ func (l *Ledger) heartbeat(ctx context.Context) error {
 			return nil
 		}
 		return l.renewShard(ctx, s, node)
-	}), l.indexAccounts(ctx))
+	}), l.indexAccounts(ctx), l.keepNames(ctx))
+}
+
+// keepNames renews the names of accounts once in namesInterval, and after a loss.
+func (l *Ledger) keepNames(ctx context.Context) error {
+	l.mu.Lock()
+	due := len(l.names) > 0 && time.Since(l.renewedNames) > namesInterval
+	l.mu.Unlock()
+	if !due || l.lostFor(ctx, l.shared(namesKey)) {
+		return nil
+	}
+	_, err := l.renewNames(ctx)
+	return err
 }
 
 func (l *Ledger) isRegistered() bool {
@@ -373,7 +385,7 @@ func (l *Ledger) registerReplica(ctx context.Context) error {
 		for _, s := range l.shards {
 			s.losses++
 		}
-		l.epochBegan = time.Now()
+		l.epochBegan, l.renewedNames = time.Now(), time.Time{}
 	}
 	l.epoch = answer.Epoch
 	if time.Since(l.epochBegan) < 2*lossTime { // the other replicas may not have registered again yet

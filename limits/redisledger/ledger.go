@@ -86,10 +86,13 @@ type Ledger struct {
 	aliases limits.Aliases
 	// sharedAliases is the number of the last alias that this replica has read.
 	sharedAliases int64
-	seq           int64  // number of the last call about an account
-	secret        string // in hexadecimal
-	registered    bool   // Redis has confirmed the secret
-	startedCold   bool   // the replica started without Redis
+	// names are the texts of the last ShareNames, and renewedNames is the time of their last renewal.
+	names        []string
+	renewedNames time.Time
+	seq          int64  // number of the last call about an account
+	secret       string // in hexadecimal
+	registered   bool   // Redis has confirmed the secret
+	startedCold  bool   // the replica started without Redis
 	// epoch is the epoch of Redis at the last registration. Redis is in a new epoch if its process changes or its epoch
 	// key is lost. A new epoch means that Redis may have lost writes.
 	epoch      string

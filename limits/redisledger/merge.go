@@ -18,14 +18,30 @@ func (l *Ledger) Rename(from, into string, kind policy.CallerKind) { l.link(from
 
 func (l *Ledger) link(from, into string, kind policy.CallerKind, tell bool) {
 	l.mu.Lock()
-	from, into, merged := l.aliases.Add(from, into, l.now())
+	from, into = l.canonical(from), l.canonical(into)
 	source := l.accounts[from]
-	if merged && tell && source == nil {
+	if from == into || source == nil && !tell {
+		l.aliases.Add(from, into, l.now())
+		l.mu.Unlock()
+		return
+	}
+	if source == nil {
 		source = newAccount(from, kind)
 		source.full = l.forgotten
+	}
+	l.mu.Unlock()
+	ctx := context.Background()
+	var leases []adoptedCall
+	if !l.lostFor(ctx, l.keysOf(from)[0]) {
+		_, leases, _ = l.readFor(ctx, source, into) // without Redis, only the use of this replica is merged
+	}
+	l.mu.Lock()
+	if l.accounts[from] == nil {
 		l.add(source)
 	}
-	if !merged || source == nil {
+	source = l.accounts[from]
+	_, into, merged := l.aliases.Add(from, into, l.now())
+	if !merged { // another call was faster
 		l.mu.Unlock()
 		return
 	}
@@ -34,10 +50,11 @@ func (l *Ledger) link(from, into string, kind policy.CallerKind, tell bool) {
 	}
 	target := l.account(into, kind)
 	l.merge(source, target)
+	target.adopted = append(target.adopted, leases...)
 	source.touch(source.part.SlotsBudget()) // Redis learns the alias even if the account is not in use
 	l.mu.Unlock()
 	for _, a := range []*account{target, source} {
-		l.flush(context.Background(), a)
+		l.flush(ctx, a)
 	}
 }
 
@@ -56,7 +73,11 @@ func (l *Ledger) merge(source, target *account) {
 		}
 		from.spare, from.used = 0, time.Time{} // the account gets no spare tokens
 	}
+	for _, resource := range source.part.Resources() {
+		target.touch(target.part.WindowBudget(resource)) // Redis learns the reports
+	}
 	target.part.Merge(source.part, now)
+	target.full = true // replaces the leases that another replica has adopted
 	target.enforced = target.enforced || source.enforced
 	target.touch(target.part.Used(now)...)
 }

@@ -105,6 +105,53 @@ func TestRenameReachesTheReplicaThatUsesTheFormerName(t *testing.T) {
 	})
 }
 
+// The replica that merges an account declares what ended replicas have spent, because nobody else does.
+func TestMergeKeepsWhatEndedReplicasHaveSpent(t *testing.T) {
+	for _, end := range []string{"leaves", "is killed"} {
+		for _, rename := range []bool{false, true} {
+			withTwoReplicas(t, func(p *pair) {
+				p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claimOf("token a", 500), "before the merge"), true)
+				if end == "leaves" {
+					if err := p.r2.Leave(p.Context()); err != nil {
+						p.Fatal(err)
+					}
+				}
+				if rename {
+					p.r1.Rename("token a", "bot", policy.User)
+				} else {
+					p.settleAnswered(p.r1, p.mustAdmit(p.r1, p.claimOf("token a", 1), "before the merge"), true)
+					p.r1.Merge("token a", "bot", policy.User)
+				}
+				if p.admit(p.r1, p.claimOf("bot", 500)) {
+					p.Errorf("a replica %s: a claim was granted beyond the points of both names", end)
+				}
+				p.mustAdmit(p.r1, p.claimOf("bot", 300), "within the points of both names")
+				for range 200 { // until the tokens of a killed replica have returned
+					time.Sleep(500 * time.Millisecond)
+					p.heartbeat(p.r1)
+				}
+				p.mustAdmit(p.r1, p.claimOf("bot", 900), "after the return of all tokens")
+			})
+		}
+	}
+}
+
+// Replicas that have linked two names in both directions agree on one of them.
+func TestRenameBackReachesEveryReplica(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		p.r1.Rename("bot", "robot", policy.User)
+		p.r2.Rename("robot", "bot", policy.User)
+		p.heartbeat(p.both()...)
+		p.settleAnswered(p.r1, p.mustAdmit(p.r1, p.claimOf("robot", 500), "at one replica"), true)
+		if p.admit(p.r2, p.claimOf("bot", 500)) {
+			p.Error("a claim was granted beyond the points of both names")
+		}
+		if one, other := p.r1.Canonical("robot"), p.r2.Canonical("robot"); one != other {
+			p.Errorf("one replica uses %s, the other %s", one, other)
+		}
+	})
+}
+
 // A claim whose account is merged during the round trip is decided by the merged account, and its tokens are returned.
 func TestMergeDuringARoundTrip(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {

@@ -2,10 +2,14 @@ package redisledger
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,21 +30,33 @@ type accountReply struct {
 	Version  int64                `json:"cooldown_version"`
 	Windows  []limits.WindowState `json:"windows"`
 	Budgets  []budgetUse          `json:"budgets"`
+	Leases   []struct {
+		Replica string `json:"replica"`
+		Budget  string `json:"budget"`
+		Tokens  int64  `json:"tokens"`
+		Ends    int64  `json:"ends,string"`
+	} `json:"leases"`
 }
 
 // read returns the use of an account by other replicas, without changing the account in Redis. The replica learns the
 // windows and the cool-down.
 func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limits.Use, err error) {
+	foreign, _, err = l.readFor(ctx, a, "")
+	return foreign, err
+}
+
+// readFor is like read. It also returns the leases of the other replicas for the account into, if that is set.
+func (l *Ledger) readFor(ctx context.Context, a *account, into string) (foreign map[string]limits.Use, leases []adoptedCall, err error) {
 	var answer accountReply
 	var sent int64
 	err = l.run(ctx, l.scripts.read, a.name, func(to server) any {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		sent = l.now()
-		return call{Replica: l.Replica, reach: to.shard.reach(sent)}
+		return call{Replica: l.Replica, Into: into, reach: to.shard.reach(sent)}
 	}, &answer)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +72,7 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 	}
 	if answer.Cooldown != "" && a.cooldown == 0 {
 		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), now); err != nil {
-			return nil, unavailable(err)
+			return nil, nil, unavailable(err)
 		}
 		a.cooldown = answer.Version
 	}
@@ -72,7 +88,21 @@ func (l *Ledger) read(ctx context.Context, a *account) (foreign map[string]limit
 			foreign[b.Budget] = b.Use
 		}
 	}
-	return foreign, nil
+	for _, b := range answer.Leases {
+		replica, number, _ := strings.Cut(b.Replica, "#")
+		if strings.Contains(number, partOf(into)) { // into has the original
+			continue
+		}
+		name := fmt.Sprintf("%s#%s%02s", replica, partOf(a.name), number) // unlike a part that the replica has left itself
+		leases = append(leases, adoptedCall{Replica: name, Budget: b.Budget, Tokens: b.Tokens, ends: local(b.Ends)})
+	}
+	return foreign, leases, nil
+}
+
+// partOf returns the beginning of the numbers of the parts that were adopted from an account.
+func partOf(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return strconv.Itoa(1e6 + int(binary.BigEndian.Uint16(sum[:])))
 }
 
 // Budget implements [limits.Ledger]. The next round trip learns a resource that this replica has not used.

@@ -19,5 +19,17 @@ for _, name in ipairs(fields('w:')) do
   end_windows('window:' .. name:sub(3), w)
   table.insert(reply.windows, {budget = 'window:' .. name:sub(3), silent = w.silent, reports = reports_of(w, name:sub(3)), opened = int(w.opened or 0)})
 end
+if call.into then -- the leases that other replicas may not return themselves
+  reply.leases = {}
+  for _, name in ipairs(fields('r:')) do
+    local prefix = 'l:' .. name:sub(3) .. ':'
+    for _, entry in ipairs(name:sub(3):match('^[^#]*') ~= call.replica and fields(prefix) or {}) do
+      local l = field(entry)
+      table.insert(reply.leases, {replica = name:sub(3), budget = entry:sub(#prefix + 1), tokens = l.tokens,
+        ends = int(field(name).seen + LEASE_TIME + l.keep)})
+    end
+  end
+  reply.leases = list(reply.leases)
+end
 reply.budgets, reply.windows = list(reply.budgets), list(reply.windows)
 return cjson.encode(reply)

@@ -66,6 +66,7 @@ type call struct {
 	Budgets         []budgetCall         `json:"budgets,omitempty"`
 	Claims          [][]limits.Need      `json:"claims,omitempty"`
 	Left            [][]leftCall         `json:"left,omitempty"`
+	Adopted         []adoptedCall        `json:"adopted,omitempty"`
 }
 
 // reach bounds the time of Redis at the execution of a call, by the monotonic clock of this replica. Both bounds are zero
@@ -107,6 +108,17 @@ type leftCall struct {
 	Budget string `json:"budget"`
 	Spent  int64  `json:"spent"`
 	Keep   int64  `json:"keep"`
+}
+
+// adoptedCall is a lease of another name of the account. Its replica may have ended, so nobody else declares its tokens. Keep is the
+// time until they return.
+type adoptedCall struct {
+	Replica string `json:"replica"` // with the number of a part
+	Budget  string `json:"budget"`
+	Tokens  int64  `json:"tokens"`
+	Keep    int64  `json:"keep"`
+
+	ends int64
 }
 
 // reply is the reply of roundtrip.lua.
@@ -200,7 +212,7 @@ func (l *Ledger) roundTripOnce(ctx context.Context, a *account, entries []*entry
 	} else if err == nil {
 		x.shard.replied(x.sent, l.now(), answer.Now)
 		if answer.Into != "" { // the merged account decides about the claims
-			l.aliases.Add(a.name, answer.Into, l.now())
+			l.aliases.AddShared(a.name, answer.Into, l.now())
 		}
 		again, err = x.apply(&answer)
 		if a.awake != nil && a.accepted && (x.call.Full || time.Since(a.indexed) >= indexInterval) {
@@ -238,6 +250,7 @@ type roundTrip struct {
 	touched map[string]bool
 	ahead   map[string]int64 // requested spare tokens by budget
 	changes int              // of the cool-down that the call contains
+	adopted int              // leases of merged accounts that the call contains
 }
 
 // prepare makes the call. From this moment, the leases have at most the tokens that the call keeps.
@@ -314,6 +327,12 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 	}
 	if merged() {
 		x.call.Into = l.canonical(a.name)
+	}
+	x.adopted = len(a.adopted)
+	for _, lease := range a.adopted {
+		if lease.Keep = lease.ends - now; lease.Keep > 0 {
+			x.call.Adopted = append(x.call.Adopted, lease)
+		}
 	}
 	if changes := a.part.CooldownChanges(); a.part.Timed() && (changes > 0 || a.full && a.cooldown > 0) {
 		x.call.Cooldown = string(a.part.CooldownState())
@@ -396,7 +415,7 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 	first := !a.part.Timed()
 	a.rests = len(x.call.Left) > 0
 	a.part.Synchronize(answer.Now, x.sent, now)
-	a.full = false
+	a.full, a.adopted = a.full && !x.call.Full, a.adopted[x.adopted:] // both may have changed during the call
 	if answer.Saved {
 		a.confirmed, a.unsure = answer.Seq, false
 		a.saved = time.Now().Add(-time.Duration(now-x.sent) * time.Microsecond)

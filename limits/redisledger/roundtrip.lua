@@ -13,7 +13,7 @@ if now >= account.next_removal then remove_dead_leases() end
 save_needed = save_needed or call.renew or call.full or call.ttl > account.ttl
 local budgets = call.budgets or {}
 if call.full then -- the replica has no other leases, and declares the spent tokens that it has left
-  for _, part in ipairs(own_parts()) do
+  for _, part in ipairs(call.into and {} or own_parts()) do -- the replica declares the use of a merged account elsewhere
     local l = field(part.field)
     catch_up(l, window(part.budget))
     set_tokens(part.budget, l, 0)
@@ -71,6 +71,21 @@ for i, part in ipairs(call.left or {}) do
     set_tokens(b.budget, l, b.spent)
     set_use(b.budget, l, {spent = b.spent, held = 0, reported = 0})
     changed[lease_name(name, b.budget)], changed['t:' .. b.budget] = true, true
+  end
+end
+
+-- The leases of another name of the account. A replica that is active declares its own.
+for _, a in ipairs(call.adopted or {}) do
+  local active, name = field(lease_name(a.replica:match('^(.*)#'), a.budget), {}), lease_name(a.replica, a.budget)
+  if not active.tokens then
+    tables['r:' .. a.replica], changed['r:' .. a.replica] = {seq = 0, seen = now - LEASE_TIME}, true
+    local l, w = lease(a.replica, a.budget), window(a.budget)
+    l.keep, l.left, l.windows = a.keep, true, w and w.windows or 0
+    local t, at = total(a.budget), now + a.keep
+    t.returns, t.ends = (t.returns <= now or at < t.returns) and at or t.returns, max(t.ends, at)
+    set_tokens(a.budget, l, a.tokens)
+    set_use(a.budget, l, {spent = a.tokens, held = 0, reported = 0})
+    changed[name], changed['t:' .. a.budget], save_needed = true, true, true
   end
 end
 
