@@ -114,8 +114,8 @@ type issueError struct {
 
 // newIssueError returns the error of a response that arrived at now.
 func newIssueError(resp *http.Response, body []byte, now time.Time) *issueError {
-	seconds, _ := policy.RetryAfter.Parse(resp.Header.Get("Retry-After"))
-	e := &issueError{status: resp.StatusCode, pause: time.Duration(seconds) * time.Second}
+	wait, _ := policy.ReadRetryAfter(resp.Header, now)
+	e := &issueError{status: resp.StatusCode, pause: wait}
 	date, _ := policy.ReadDate(resp.Header, now)
 	if !date.IsZero() {
 		e.clock = date.Sub(now)
@@ -124,9 +124,13 @@ func newIssueError(resp *http.Response, body []byte, now time.Time) *issueError 
 	if row == nil || row.Kind == policy.LimitNone {
 		return e
 	}
-	if row.Kind == policy.LimitPrimary && e.pause == 0 && !date.IsZero() {
-		reset, _ := policy.RateReset.ParseUnix(resp.Header.Get("X-Ratelimit-Reset"), date)
-		e.pause = reset.Sub(date)
+	if e.pause == 0 && (row.Kind == policy.LimitPrimary || resp.Header.Get("X-Ratelimit-Remaining") == "0") {
+		if date.IsZero() {
+			date = now
+		}
+		if reset, v := policy.RateReset.ParseUnix(resp.Header.Get("X-Ratelimit-Reset"), date); v == policy.InRange {
+			e.pause = reset.Sub(date)
+		}
 	}
 	e.limit, e.pause = row.Name, max(e.pause, limitPause)
 	return e

@@ -274,10 +274,16 @@ func TestFailedTokenRequestIsRetriedAfterAPause(t *testing.T) {
 			{"secondary limit", `{"message":"You have exceeded a secondary rate limit."}`, "-", 403, time.Minute, 0},
 			{"secondary limit, short Retry-After", `{"message":"You have exceeded a secondary rate limit."}`, "1", 429, time.Minute, 0},
 			{"secondary limit, Retry-After", `{"message":"You have exceeded a secondary rate limit."}`, "90", 429, 90 * time.Second, 0},
+			{"several values of Retry-After", "{}", "30, 120", 403, 2 * time.Minute, 0},
+			{"Retry-After as a date", "{}", "in ten minutes", 429, 10 * time.Minute, 0},
+			{"secondary limit, nothing remains", `{"message":"You have exceeded a secondary rate limit."}`, "-", 403, 20 * time.Minute, 20 * time.Minute},
 			{"primary limit", `{"message":"API rate limit exceeded for app 7."}`, "-", 403, 20 * time.Minute, 20 * time.Minute},
 			{"reset in the past", `{"message":"API rate limit exceeded for app 7."}`, "-", 403, time.Minute, -time.Hour},
 		} {
 			r.up.requests, r.up.retryAfter, r.up.reset, r.up.respond = nil, c.retryAfter, c.reset, func() (int, string) { return c.status, c.body }
+			if c.retryAfter == "in ten minutes" {
+				r.up.retryAfter = time.Now().Add(c.pause).UTC().Format(http.TimeFormat)
+			}
 			s := r.source(r.cache(nil), nil)
 			for range 10 {
 				got, err := s.get(r.Context())
