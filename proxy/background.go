@@ -116,7 +116,7 @@ func (g *Gateway) refresh(a *attempt) bool {
 		return false
 	}
 	task := backgroundTask{
-		slots: g.Background.refreshes, question: *a.question, call: c, cause: a.span.SpanContext(), wait: g.Wait,
+		slots: g.Background.refreshes, question: *a.question, call: c, cause: a.trace.Context(), wait: g.Wait,
 	}
 	task.question.method = http.MethodGet
 	ctx, cancel := context.WithCancelCause(g.Background.ctx)
@@ -152,17 +152,16 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	if err != nil {
 		panic(err) // the URL is valid: the client's request had the same target
 	}
-	ex := g.open(&discardWriter{http.Header{}}, in)
-	g.traceBackground(ex, task.cause)
+	ex := g.openBackground(in, task.cause)
 	defer g.finish(ex)
-	c.Lead(task.cancel, ex.span.SpanContext())
+	c.Lead(task.cancel, ex.trace.Context())
 	defer c.Finish(coalesce.Ending{Result: coalesce.Private}) // has no effect if the call has a result
 	ex.prefer = fields.Preference{Wait: task.wait, Given: true}
 	ex.question = q
 	r, caller := ex.record, *q.caller
 	r.Route, r.Operation, r.Resource = q.route, q.match.Operation.ID, q.resource
-	r.Account, r.Client, r.Tag, r.Background = caller.Account, caller.Client, q.tag, true
-	if task.pause <= 0 || g.pause(ex, ex.in.Context(), task.pause) == nil {
+	r.Account, r.Client, r.Tag, r.Path, r.Background = caller.Account, caller.Client, q.tag, ex.maskedPath(), true
+	if task.pause <= 0 || ex.pause(ex.in.Context(), task.pause) == nil {
 		a := g.newAttempt(ex, q)
 		a.call = c
 		if c.Computation().Response != nil {
@@ -253,7 +252,7 @@ func (g *Gateway) pollInBackground(a *attempt, resp *http.Response) bool {
 		return false
 	}
 	task := backgroundTask{
-		slots: g.Background.polls, question: *a.question, call: a.call, cause: a.span.SpanContext(), wait: g.Statistics.Budget,
+		slots: g.Background.polls, question: *a.question, call: a.call, cause: a.trace.Context(), wait: g.Statistics.Budget,
 	}
 	if !task.slots.TryAcquire(1) {
 		task.call.Finish(coalesce.Ending{Result: coalesce.Computing})

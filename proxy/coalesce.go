@@ -70,10 +70,10 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 			}
 			// The background continues the call, and the leader waits below as a follower.
 		}
-		s := g.beginStage(a.exchange, a.in.Context(), record.StageCoalesce)
+		s := a.trace.Stage(a.in.Context(), record.StageCoalesce)
 		result, err := c.Wait(a.in.Context(), g.followUntil(a, c))
-		s.linkTo(c.Leader())
-		a.record.Waited += s.end(result.String(), err)
+		s.LinkTo(c.Leader())
+		s.EndWait(result.String(), err)
 		switch {
 		case result == coalesce.Stored:
 			e, purged := g.Cache.Lookup(a.in.Context(), a.key, a.Header)
@@ -147,7 +147,7 @@ func (g *Gateway) callKey(a *attempt, method string, skipped int) cache.Key {
 func (g *Gateway) startCall(a *attempt, c *coalesce.Call, out *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(a.detach())
 	a.ctx, a.call = ctx, c
-	c.Lead(cancel, a.span.SpanContext())
+	c.Lead(cancel, a.trace.Context())
 	context.AfterFunc(a.in.Context(), c.LeaderLeft)
 	return g.lead(a, out)
 }
@@ -197,7 +197,7 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 	if !a.cacheable || a.method == http.MethodHead || a.cacheControl.Has("no-cache") || a.last != nil && a.last.Lifetime == 0 || a.skipShared || !g.Cache.IsShared() {
 		return g.fetch(a, out) // another replica's response would not be used
 	}
-	var s stage
+	endWait := func(error) {} // without a wait
 	var resp *http.Response
 	ctx := a.ctx
 	decision, err := a.call.AwaitFleet(ctx, coalesce.Fleet{
@@ -210,13 +210,12 @@ func (g *Gateway) fetchForFleet(a *attempt, out *http.Request) (*http.Response, 
 			return resp != nil
 		},
 		Waiting: func(leader trace.SpanContext) {
-			s = g.beginStage(a.exchange, ctx, record.StageCoalesce)
-			s.linkTo(leader)
+			s := a.trace.Stage(ctx, record.StageCoalesce)
+			s.LinkTo(leader)
+			endWait = func(err error) { s.EndWait("another replica", err) }
 		},
 	})
-	if s.ex != nil {
-		a.record.Waited += s.end("another replica", err)
-	}
+	endWait(err)
 	switch {
 	case err != nil:
 		resp, err = g.staleOr(a, err)

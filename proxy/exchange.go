@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
@@ -27,6 +26,7 @@ import (
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/secrets"
 	"github.com/weirgate/weir/proxy/spool"
+	"github.com/weirgate/weir/proxy/tracing"
 )
 
 // exchange is the client's side of a request in progress. Only the goroutine that serves the request changes the exchange.
@@ -53,15 +53,28 @@ type exchange struct {
 	permitted *permitted                            // the last request upstream, from its permit on
 	pass      func(int, textproto.MIMEHeader) error // passes a 1xx response to the client
 	answer    io.Closer                             // the body that is forwarded
-	span      trace.Span                            // records nothing if the request is not sampled
-	record    *record.Record                        // observers keep the record after the exchange
+	trace     tracing.Request
+	record    *record.Record // observers keep the record after the exchange
 }
 
-// open returns a new exchange.
+// open returns a new exchange with a client.
 func (g *Gateway) open(w http.ResponseWriter, r *http.Request) *exchange {
-	ex := &exchange{w: inbound.NewRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now(), span: noop.Span{}}
+	ex := g.newExchange(w, r)
+	ex.in, ex.trace = g.tracer.Serve(ex.in, ex.record)
+	return ex
+}
+
+// openBackground returns a new exchange without a client. cause is the span of the request that caused it.
+func (g *Gateway) openBackground(in *http.Request, cause trace.SpanContext) *exchange {
+	ex := g.newExchange(&discardWriter{http.Header{}}, in)
+	ex.in, ex.trace = g.tracer.Background(ex.in, ex.record, cause)
+	return ex
+}
+
+func (g *Gateway) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
+	ex := &exchange{w: inbound.NewRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now()}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = &record.Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: otherRoute, Upstream: g.Upstream.Hostname()}
+	ex.record = &record.Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: record.OtherRoute, Path: record.OtherRoute, Upstream: g.Upstream.Hostname()}
 	ex.prefer = fields.ParsePrefer(r.Header[fields.Prefer])
 	return ex
 }
@@ -74,9 +87,6 @@ func methodLabel(method string) string {
 	}
 	return "_OTHER"
 }
-
-// otherRoute is the label of requests without an operation.
-const otherRoute = "_OTHER"
 
 // throttle refuses a request from an address that sends too fast, or has too many requests in progress. ServeHTTP calls
 // throttle before all other checks, because throttle is the cheapest check. If the client does not read refusals, throttle
@@ -344,7 +354,7 @@ func (g *Gateway) finish(ex *exchange) {
 		}
 	}
 	g.conclude(ex)
-	g.endTrace(ex)
+	ex.trace.End(ex.in, ex.address)
 	if g.Observe != nil {
 		g.Observe(ex.record)
 	}
@@ -364,18 +374,12 @@ func (g *Gateway) conclude(ex *exchange) {
 		e, failure := ex.lateLimit.result()
 		r.QueryFailure = failure
 		if e.Kind != policy.NotLimited {
-			r.Limited, r.LimitAnswer = e.Kind, e.Name
-			for i, s := range slices.Backward(r.Stages) {
-				if s.Name == record.StageRequest {
-					r.Stages[i].Limited = e.Kind
-					break
-				}
-			}
+			r.SetLimit(e)
 		}
 	}
 	r.Account = g.Ledger.Canonical(r.Account)
 	r.Outcome = r.Cache.Outcome()
-	r.Path, r.Target = ex.maskedPath(), ex.question.targetHash()
+	r.Target = ex.question.targetHash()
 	switch q := ex.question; {
 	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
 	case r.Status == http.StatusNotModified && q.caller.Kind != policy.Unauthenticated:

@@ -31,7 +31,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
-	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/time/rate"
 
 	"github.com/weirgate/weir/cache"
@@ -43,6 +42,7 @@ import (
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/tracing"
 )
 
 // Config configures a gateway. All fields are required unless documented otherwise.
@@ -136,6 +136,7 @@ type Gateway struct {
 	// field or the security class, or the gateway sends a fixed value (Accept-Encoding).
 	covered      []string
 	versionField string // the dialect's version header in canonical form
+	tracer       tracing.Tracer
 	reverse      httputil.ReverseProxy
 }
 
@@ -159,16 +160,13 @@ func New(c Config) *Gateway {
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)
 	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")
-	if g.Tracer == nil {
-		g.Tracer = noop.Tracer{}
-	}
+	g.tracer = tracing.Tracer{Spans: c.Tracer, Propagate: c.PropagateTrace, Upstream: c.Upstream, TrustedProxies: c.TrustedProxies}
 	return g
 }
 
 // ServeHTTP handles one client request.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ex := g.open(w, r)
-	g.traceRequest(ex)
 	defer g.finish(ex)
 
 	var q *question

@@ -4,8 +4,6 @@ import (
 	"net/http"
 	"time"
 
-	"go.opentelemetry.io/otel/trace/noop"
-
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
@@ -39,7 +37,7 @@ type Plan struct {
 // which credential is used. The list tried has the security classes of the credentials that are at a limit. The error is
 // the refusal of an invalid target.
 func (g *Gateway) Plan(r *http.Request, identity *caller.Identity, byBudget bool, tried ...string) (*Plan, error) {
-	ex := &exchange{in: r, span: noop.Span{}, record: &record.Record{}}
+	ex := &exchange{in: r, record: &record.Record{}}
 	q, err := g.parse(ex, identity)
 	if err != nil {
 		return nil, err

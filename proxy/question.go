@@ -150,6 +150,7 @@ func (g *Gateway) parse(ex *exchange, identity *caller.Identity) (*question, err
 		q.claimScope, q.predicts = methodLabel(op.Method)+" "+op.Path, ""
 	}
 	ex.question, ex.record.Route, ex.record.Operation = q, q.route, op.ID
+	ex.record.Path = ex.maskedPath()
 	if op.Resource == policy.GraphQL {
 		err = g.parseGraphQL(ex, q)
 	}

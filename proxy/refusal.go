@@ -106,7 +106,6 @@ func defaultDetail(status int) string {
 // Misdirected refuses a request for a host name that the gateway does not serve (RFC 9110 section 15.5.20).
 func (g *Gateway) Misdirected(w http.ResponseWriter, r *http.Request) {
 	ex := g.open(w, r)
-	g.traceRequest(ex)
 	defer g.finish(ex)
 	err := g.throttle(ex)
 	if err == nil {

@@ -301,8 +301,8 @@ func (g *Gateway) setWeirHeaders(ex *exchange, status int, h http.Header) {
 		}
 		h.Set(debugHeader, ex.record.Debug(op, g.Ledger.Canonical(ex.record.Account)))
 	}
-	if trace := ex.span.SpanContext(); ex.authorized && ex.span.IsRecording() {
-		h.Set(fields.Traceresponse, "00-"+trace.TraceID().String()+"-"+trace.SpanID().String()+"-"+trace.TraceFlags().String())
+	if value := ex.trace.Traceresponse(); ex.authorized && value != "" {
+		h.Set(fields.Traceresponse, value)
 	}
 }
 

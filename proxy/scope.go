@@ -287,11 +287,10 @@ func (g *Gateway) lookUp(ex *exchange, q *question, method, path string, body []
 	if len(body) > 0 {
 		in.Header.Set("Content-Type", "application/json")
 	}
-	sub := g.open(&discardWriter{http.Header{}}, in)
+	sub := g.openBackground(in, ex.trace.Context())
 	sub.address, sub.prefer, sub.waitingSince = ex.address, ex.prefer, ex.waitingSince
 	sub.pass = func(int, textproto.MIMEHeader) error { return nil }
 	sub.record.Account, sub.record.Client, sub.record.Tag = ex.record.Account, ex.record.Client, ex.record.Tag
-	g.traceBackground(sub, ex.span.SpanContext())
 	err = errLookUp // after a panic
 	func() {
 		defer g.finish(sub)

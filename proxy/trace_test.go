@@ -1,16 +1,11 @@
 package proxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,11 +14,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
-	"github.com/weirgate/weir/proxy/wire"
 )
 
 // recordLog collects the records of a gateway.
@@ -191,44 +184,6 @@ func TestEachPollIsAStage(t *testing.T) {
 		w.want("spent", background.Spent, 2)
 		w.want("waited", background.Waited, 3*time.Second)
 	})
-}
-
-func TestAttemptResultHasTheErrorType(t *testing.T) {
-	for _, c := range []struct {
-		err  error
-		want string
-	}{
-		{nil, "204"},
-		{fmt.Errorf("wire: %w", wire.ErrStalled), "timeout"},
-		{&net.OpError{Op: "read", Err: context.DeadlineExceeded}, "timeout"},
-		{fmt.Errorf("wire: %w", context.Canceled), "canceled"},
-		{&net.DNSError{Err: "no such host", Name: "x"}, "name_resolution"},
-		{&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}, "connection_refused"},
-		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, "connection_broken"},
-		{io.ErrUnexpectedEOF, "connection_broken"},
-		{errors.New("malformed HTTP response"), "_OTHER"},
-	} {
-		got := requestResult(&http.Response{StatusCode: http.StatusNoContent}, c.err)
-		failIf(t, got != c.want, "%v: got %s, want %s", c.err, got, c.want)
-	}
-}
-
-func TestQueueResultHasTheReason(t *testing.T) {
-	for _, c := range []struct {
-		permit *limits.Permit
-		err    error
-		want   string
-	}{
-		{&limits.Permit{}, nil, ""},
-		{&limits.Permit{Waited: limits.Points}, nil, "points"},
-		{nil, &limits.Refusal{Reason: limits.Primary}, "primary"},
-		{nil, &limits.WritesError{Writes: 2, Limit: 1}, "writes"},
-		{nil, context.Canceled, "canceled"},
-		{nil, errors.New("no reply"), "store"},
-	} {
-		got := queueResult(c.permit, c.err)
-		failIf(t, got != c.want, "%+v, %v: got %q, want %q", c.permit, c.err, got, c.want)
-	}
 }
 
 func TestOutcomeFollowsCacheStatus(t *testing.T) {

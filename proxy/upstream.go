@@ -61,11 +61,10 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		}
 		a.sent = time.Now()
 		a.call.SetPaused(false)
-		s := g.beginStage(a.exchange, a.ctx, record.StageRequest)
+		s := a.trace.Stage(a.ctx, record.StageRequest)
 		p.sent = true
-		resp, outcome, err := g.roundTrip(a, g.propagate(s, out), *p.permit)
-		s.showLimit(outcome)
-		s.endRequest(resp, err)
+		resp, outcome, err := g.roundTrip(a, s.Propagate(out), *p.permit)
+		s.EndRequest(resp, outcome.Limited, err)
 		if err == nil {
 			a.call.SetAnswered()
 			outcome.Ended = bodies.HasEnded(resp)
@@ -122,7 +121,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 		bodies.Discard(resp.Body)
 		a.call.SetPaused(true)
 		caller.Priority = policy.Batch // polls yield to clients
-		if err := g.pause(a.exchange, a.ctx, wait); err != nil {
+		if err := a.pause(a.ctx, wait); err != nil {
 			return nil, err
 		}
 	}
@@ -232,10 +231,9 @@ func (g *Gateway) queue(a *attempt, caller policy.Caller) (*limits.Permit, error
 	if a.identity.FormerAccount != "" {
 		g.mergeFormer(a.identity)
 	}
-	s := g.beginStage(a.exchange, a.ctx, record.StageQueue)
-	permit, err := g.Limiter.Acquire(s.ctx, claim, caller, until)
-	s.showShared(permit, err)
-	a.record.Waited += s.end(queueResult(permit, err), err)
+	s := a.trace.Stage(a.ctx, record.StageQueue)
+	permit, err := g.Limiter.Acquire(s.Context, claim, caller, until)
+	s.EndQueue(permit, err)
 	return permit, err
 }
 
@@ -318,12 +316,12 @@ func (p *permitted) settle(outcome limits.Outcome) (cost int) {
 	if p.settled = true; outcome.Rate.Resource != "" {
 		a.result.resource = outcome.Rate.Resource
 	}
-	s := g.beginStage(a.exchange, p.ctx, record.StageSettle)
-	cost, err := g.Limiter.Settle(s.ctx, *p.permit, outcome)
-	s.end("", err)
+	s := a.trace.Stage(p.ctx, record.StageSettle)
+	cost, err := g.Limiter.Settle(s.Context, *p.permit, outcome)
+	s.End("", err)
 	if err != nil {
 		// The ledger logs once that its store is unavailable, and settles later.
-		g.Log.DebugContext(s.ctx, "permit not settled", "request", a.record.ID, "error", err)
+		g.Log.DebugContext(s.Context, "permit not settled", "request", a.record.ID, "error", err)
 	}
 	return cost
 }
@@ -534,9 +532,9 @@ func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	case time.Now().Add(pause).After(a.deadline(g.Wait)):
 		return false
 	}
-	s := g.beginStage(a.exchange, a.ctx, record.StageRetry)
+	s := a.trace.Stage(a.ctx, record.StageRetry)
 	if !g.breaker.TakeRetry() {
-		s.end("", errRetryBudget)
+		s.End("", errRetryBudget)
 		return false
 	}
 	if idle, ok := g.Transport.(interface{ CloseIdleConnections() }); ok && a.reused {
@@ -544,7 +542,7 @@ func (g *Gateway) retries(a *attempt, err error, before int) bool {
 	}
 	a.call.SetPaused(true)
 	err = sleep(a.ctx, pause)
-	a.record.Waited += s.end("", err)
+	s.EndWait("", err)
 	return err == nil
 }
 
@@ -600,10 +598,10 @@ func (g *Gateway) waitsForLimit(a *attempt, o limits.Outcome) bool {
 const limitRounding = 2 * time.Second
 
 // pause waits between two polls.
-func (g *Gateway) pause(ex *exchange, ctx context.Context, wait time.Duration) error {
-	s := g.beginStage(ex, ctx, record.StagePoll)
+func (ex *exchange) pause(ctx context.Context, wait time.Duration) error {
+	s := ex.trace.Stage(ctx, record.StagePoll)
 	err := sleep(ctx, wait)
-	ex.record.Waited += s.end("", err)
+	s.EndWait("", err)
 	return err
 }
 

@@ -4,6 +4,7 @@ package record
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,6 +77,9 @@ type Record struct {
 	// Stages are in the order of their start. A request that a hit answered at once has no stages.
 	Stages []Stage `json:"stages,omitempty"`
 }
+
+// OtherRoute is the route of requests without an operation.
+const OtherRoute = "_OTHER"
 
 // MaxQueryName bounds the names of GraphQL operations, which clients choose.
 const MaxQueryName = 64
@@ -227,7 +231,7 @@ type Stage struct {
 const (
 	StageQueue    = "queue"    // the wait for a permit
 	StageCoalesce = "coalesce" // the wait for a coalesced call
-	StageRequest  = "attempt"  // a request upstream
+	StageRequest  = "attempt"  // one HTTP request upstream
 	StageSettle   = "settle"   // the report of the cost to the ledger
 	StagePoll     = "poll"     // the pause before the next poll for statistics
 	StageRetry    = "retry"    // the pause after a broken connection
@@ -272,6 +276,17 @@ func (r *Record) ClientLabel() string {
 		return "pass-through"
 	}
 	return r.Client
+}
+
+// SetLimit sets the limit error of the last request upstream.
+func (r *Record) SetLimit(e policy.LimitError) {
+	r.Limited, r.LimitAnswer = e.Kind, e.Name
+	for i, s := range slices.Backward(r.Stages) {
+		if s.Name == StageRequest {
+			r.Stages[i].Limited = e.Kind
+			return
+		}
+	}
 }
 
 // maxDebug bounds the length of the Weir-Debug field.
