@@ -12,6 +12,7 @@ import (
 	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/refusal"
 )
 
 // attempt is the work on a question: the stored responses that may answer it, and the requests upstream. The requests of an
@@ -296,6 +297,6 @@ func (g *Gateway) refuseUncached(a *attempt) bool {
 	if !a.cacheControl.Has("only-if-cached") || !a.match.Operation.Safe() {
 		return false
 	}
-	g.refuse(a.exchange, &failure{status: http.StatusGatewayTimeout, message: "Gateway Timeout: not in the cache", detail: "only-if-cached"})
+	g.refuse(a.exchange, &refusal.Error{Status: http.StatusGatewayTimeout, Message: "Gateway Timeout: not in the cache", Detail: "only-if-cached"})
 	return true
 }

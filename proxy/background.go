@@ -23,6 +23,7 @@ import (
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/spool"
 )
 
@@ -239,7 +240,7 @@ func (g *Gateway) nextPoll(a *attempt, resp *http.Response) (pause time.Duration
 	a.call.SetComputing(cache.NewEntry(answer, body, 0), now.Add(pause))
 	left := time.Until(a.deadline(g.Statistics.Wait))
 	if left <= 0 || !a.record.Background {
-		resp.Header.Set("Retry-After", retryAfter(pause))
+		resp.Header.Set("Retry-After", refusal.RetryAfter(pause))
 		return 0, false
 	}
 	return min(pause, left), true
@@ -290,6 +291,6 @@ func (g *Gateway) stillComputing(a *attempt, call *coalesce.Call) *http.Response
 	}
 	a.result.cache.Collapsed = true
 	resp := g.entryResponse(a, c.Response, time.Now())
-	resp.Header.Set("Retry-After", retryAfter(time.Until(c.Next)+time.Second)) // one more second for the poll itself
+	resp.Header.Set("Retry-After", refusal.RetryAfter(time.Until(c.Next)+time.Second)) // one more second for the poll itself
 	return resp
 }

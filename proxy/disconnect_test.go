@@ -19,6 +19,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/refusal"
 )
 
 // inFlight returns the number of open permits of the ledger.
@@ -132,7 +133,7 @@ func TestClientDisconnectReleasesItsPermit(t *testing.T) {
 				n := w.upstreamSaw()
 				failIf(w, n > c.requests, "%d requests upstream; polls continue", n)
 				w.want("permits in flight", w.inFlight(), 0)
-				failIf(w, len(w.recent()) == 0 || w.recent()[0].Status != statusClientGone, "got records %+v", w.recent())
+				failIf(w, len(w.recent()) == 0 || w.recent()[0].Status != refusal.ClientGone, "got records %+v", w.recent())
 				w.want("body for the next client", w.get("/gitignore/templates").body, "whole")
 			})
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/secrets"
 	"github.com/weirgate/weir/proxy/spool"
 	"github.com/weirgate/weir/proxy/tracing"
@@ -93,15 +94,15 @@ func methodLabel(method string) string {
 // closes the connection.
 func (g *Gateway) throttle(ex *exchange) error {
 	ex.address = g.TrustedProxies.ClientAddress(ex.in)
-	var refusal error
+	var err error
 	switch {
 	case !g.RateLimiter.Allow(ex.address, ex.record.Start):
-		refusal = rateExceeded(ex.address, time.Second) // the rate is at least one request per second
+		err = rateExceeded(ex.address, time.Second) // the rate is at least one request per second
 	case !g.RateLimiter.Enter(ex.address, ex.record.Start):
-		refusal = &failure{
-			status: http.StatusTooManyRequests, detail: "inbound", retryAfter: time.Second,
-			message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
-			cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", ex.address),
+		err = &refusal.Error{
+			Status: http.StatusTooManyRequests, Detail: "inbound", RetryAfter: time.Second,
+			Message: "Too Many Requests: this address has as many requests in progress as the gateway lets one address have",
+			Cause:   fmt.Errorf("limits.inbound.burst: requests in progress of %s exceeded", ex.address),
 		}
 	default:
 		ex.counted = countedInProgress
@@ -114,7 +115,7 @@ func (g *Gateway) throttle(ex *exchange) error {
 		inbound.Disconnect(ex.in)
 	}
 	inbound.ShortenWrites(ex.w.ResponseWriter)
-	return refusal
+	return err
 }
 
 // counted is the way in which the RateLimiter counts a request in progress.
@@ -138,10 +139,10 @@ func (g *Gateway) leave(ex *exchange) {
 
 // rateExceeded returns the refusal for an address above its rate, whose request can succeed after a time.
 func rateExceeded(address netip.Addr, after time.Duration) error {
-	return &failure{
-		status: http.StatusTooManyRequests, detail: "inbound", retryAfter: after,
-		message: "Too Many Requests: this address sends faster than the gateway lets one address send",
-		cause:   fmt.Errorf("limits.inbound.rate: request rate of %s exceeded", address),
+	return &refusal.Error{
+		Status: http.StatusTooManyRequests, Detail: "inbound", RetryAfter: after,
+		Message: "Too Many Requests: this address sends faster than the gateway lets one address send",
+		Cause:   fmt.Errorf("limits.inbound.rate: request rate of %s exceeded", address),
 	}
 }
 
@@ -159,25 +160,25 @@ const MaxHeaderBytes = 2 * maxHeader
 func (g *Gateway) screen(r *http.Request) error {
 	switch {
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
-		return &failure{
-			status: http.StatusMethodNotAllowed, message: "Method Not Allowed: " + r.Method,
-			allow: allowedMethods + ", OPTIONS",
+		return &refusal.Error{
+			Status: http.StatusMethodNotAllowed, Message: "Method Not Allowed: " + r.Method,
+			Allow: allowedMethods + ", OPTIONS",
 		}
 	case len(r.RequestURI) > maxTarget:
-		return &failure{status: http.StatusRequestURITooLong, message: "URI Too Long: at most 8 KiB"}
+		return &refusal.Error{Status: http.StatusRequestURITooLong, Message: "URI Too Long: at most 8 KiB"}
 	case headerSize(r.Header) > maxHeader:
-		return &failure{status: http.StatusRequestHeaderFieldsTooLarge, message: "Request Header Fields Too Large: at most 32 KiB"}
+		return &refusal.Error{Status: http.StatusRequestHeaderFieldsTooLarge, Message: "Request Header Fields Too Large: at most 32 KiB"}
 	case r.URL.IsAbs() && !isLocal(r):
-		return &failure{status: http.StatusBadRequest, message: "Bad Request: this listener is not a forward proxy; send the path alone, or use the address of proxy.listen"}
+		return &refusal.Error{Status: http.StatusBadRequest, Message: "Bad Request: this listener is not a forward proxy; send the path alone, or use the address of proxy.listen"}
 	case isOwnPath(r.URL.Path), isOwnPath(strings.TrimPrefix(r.URL.Path, g.Prefix)):
-		return &failure{status: http.StatusNotFound, message: "Not Found: Weir has nothing at this path"}
+		return &refusal.Error{Status: http.StatusNotFound, Message: "Not Found: Weir has nothing at this path"}
 	case g.Host == "" && isGit(r):
-		return &failure{
-			status: http.StatusMisdirectedRequest, detail: "git", plain: true,
-			message: "Weir serves the API, not git. Use the URL of the git host, directly or through Weir's forward proxy (docs/proxy.md).",
+		return &refusal.Error{
+			Status: http.StatusMisdirectedRequest, Detail: "git", Plain: true,
+			Message: "Weir serves the API, not git. Use the URL of the git host, directly or through Weir's forward proxy (docs/proxy.md).",
 		}
 	case g.hasPassed(r):
-		return &failure{status: http.StatusLoopDetected, detail: "loop", message: "Loop Detected: the upstream forwards to this gateway"}
+		return &refusal.Error{Status: http.StatusLoopDetected, Detail: "loop", Message: "Loop Detected: the upstream forwards to this gateway"}
 	}
 	return nil
 }
@@ -252,18 +253,15 @@ func (ex *exchange) bodyFault(err error) error {
 	if invalid == nil {
 		return err
 	}
-	f := &failure{status: http.StatusBadRequest, message: "Bad Request: the framing of the body is invalid", cause: invalid, closes: true}
+	f := &refusal.Error{Status: http.StatusBadRequest, Message: "Bad Request: the framing of the body is invalid", Cause: invalid, Closes: true}
 	switch {
 	case invalid.Timeout:
-		f.status, f.message = http.StatusRequestTimeout, "Request Timeout: the body arrives too slowly"
+		f.Status, f.Message = http.StatusRequestTimeout, "Request Timeout: the body arrives too slowly"
 	case invalid.Incomplete:
-		f.message = "Bad Request: the body is incomplete; the client stopped sending before its end"
+		f.Message = "Bad Request: the body is incomplete; the client stopped sending before its end"
 	}
 	return f
 }
-
-// unknownRetry is the Retry-After if no component knows when a retry can succeed.
-const unknownRetry = time.Second
 
 // bytesPerRequest is the size of a GraphQL call for which it counts as one more request of its address, because the time
 // to analyse a call grows with its size.
@@ -298,19 +296,19 @@ func (ex *exchange) untilDrained() context.Context {
 
 // drained returns the refusal for a request that the drain has canceled, otherwise nil. The refusal suggests a retry
 // only if the upstream cannot have executed an unsafe request.
-func (ex *exchange) drained() *failure {
+func (ex *exchange) drained() *refusal.Error {
 	switch {
 	case !errors.Is(context.Cause(ex.in.Context()), inbound.ErrDrained):
 		return nil
 	case ex.record.Sent > 0 && !ex.question.match.Operation.Safe():
-		return &failure{
-			status: http.StatusGatewayTimeout, detail: "drain", cause: inbound.ErrDrained,
-			message: "Gateway Timeout: shutting down before the upstream responded; the request may have been executed",
+		return &refusal.Error{
+			Status: http.StatusGatewayTimeout, Detail: "drain", Cause: inbound.ErrDrained,
+			Message: "Gateway Timeout: shutting down before the upstream responded; the request may have been executed",
 		}
 	}
-	return &failure{
-		status: http.StatusServiceUnavailable, detail: "drain", retryAfter: unknownRetry, cause: inbound.ErrDrained,
-		message: "Service Unavailable: shutting down; retry against another replica",
+	return &refusal.Error{
+		Status: http.StatusServiceUnavailable, Detail: "drain", RetryAfter: refusal.UnknownRetry, Cause: inbound.ErrDrained,
+		Message: "Service Unavailable: shutting down; retry against another replica",
 	}
 }
 
@@ -341,14 +339,14 @@ func (g *Gateway) finish(ex *exchange) {
 	if err, _ := p.(error); p != nil && !errors.Is(err, http.ErrAbortHandler) {
 		g.Log.ErrorContext(ex.detach(), "panic in a request", "request", ex.record.ID, "panic", p, "stack", string(debug.Stack()))
 		if ex.w.Status == 0 {
-			g.refuse(ex, &failure{status: http.StatusInternalServerError, message: "Internal Server Error"})
+			g.refuse(ex, &refusal.Error{Status: http.StatusInternalServerError, Message: "Internal Server Error"})
 			p = nil
 		}
 	}
 	ex.record.Status, ex.record.Bytes = ex.w.Status, ex.w.Bytes
 	ex.record.Elapsed = time.Since(ex.record.Start)
 	if p != nil || errors.Is(context.Cause(ex.in.Context()), context.Canceled) && ex.w.Status == 0 {
-		ex.record.Status = statusClientGone
+		ex.record.Status = refusal.ClientGone
 		if ex.broken {
 			ex.record.Status = http.StatusBadGateway // the record has 502, although the client got another status
 		}
@@ -364,9 +362,6 @@ func (g *Gateway) finish(ex *exchange) {
 	}
 }
 
-// statusClientGone is the recorded status if the client disconnected before the end of the response.
-const statusClientGone = 499
-
 // conclude sets the fields that describe the result and the target at the end of the request.
 func (g *Gateway) conclude(ex *exchange) {
 	r := ex.record
@@ -381,7 +376,7 @@ func (g *Gateway) conclude(ex *exchange) {
 	r.Outcome = r.Cache.Outcome()
 	r.Target = ex.question.targetHash()
 	switch q := ex.question; {
-	case q == nil, r.Background, r.Spent > 0, r.Status == statusClientGone, r.Operation == rateLimitOperation:
+	case q == nil, r.Background, r.Spent > 0, r.Status == refusal.ClientGone, r.Operation == rateLimitOperation:
 	case r.Status == http.StatusNotModified && q.caller.Kind != policy.Unauthenticated:
 		// An authenticated 304 costs no quota at the upstream either.
 	default:

@@ -14,6 +14,7 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -143,9 +144,9 @@ func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 	case a.shed != nil:
 		return nil, err
 	case a.fallback == nil && a.stale != nil && a.stale.NeverStale(a.rule) && !limited:
-		return nil, &failure{
-			status: http.StatusGatewayTimeout, detail: "upstream", cause: err,
-			message: "Gateway Timeout: the stored response must be revalidated, and the upstream cannot be reached",
+		return nil, &refusal.Error{
+			Status: http.StatusGatewayTimeout, Detail: "upstream", Cause: err,
+			Message: "Gateway Timeout: the stored response must be revalidated, and the upstream cannot be reached",
 		}
 	case a.fallback == nil:
 		return nil, err

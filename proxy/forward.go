@@ -18,6 +18,7 @@ import (
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/names"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/spool"
 )
 
@@ -39,9 +40,9 @@ func (g *Gateway) shed(p policy.Priority) error {
 	if g.Shedder.Enter(p) {
 		return nil
 	}
-	return &failure{
-		status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry,
-		message: "Service Unavailable: too many requests wait in this gateway",
+	return &refusal.Error{
+		Status: http.StatusServiceUnavailable, Detail: "overload", RetryAfter: refusal.UnknownRetry,
+		Message: "Service Unavailable: too many requests wait in this gateway",
 	}
 }
 
@@ -199,7 +200,7 @@ func (g *Gateway) checkOwn(a *attempt) error {
 }
 
 // findOwn returns the refusal for a key or a token for this gateway in fields or trailers, or nil.
-func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *failure {
+func (g *Gateway) findOwn(ex *exchange, fields http.Header, kind string) *refusal.Error {
 	for name, values := range fields {
 		if name == "Via" { // the last value is that of the gateway
 			values = values[:len(values)-1]
@@ -220,10 +221,10 @@ func (g *Gateway) holdsOwn(ex *exchange, text string) bool {
 }
 
 // ownRefusal refuses a request that would send a key or a token for this gateway upstream.
-func ownRefusal(place string) *failure {
-	return &failure{
-		status: http.StatusBadRequest, detail: "key",
-		message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
+func ownRefusal(place string) *refusal.Error {
+	return &refusal.Error{
+		Status: http.StatusBadRequest, Detail: "key",
+		Message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
 	}
 }
 

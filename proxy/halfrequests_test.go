@@ -20,6 +20,7 @@ import (
 
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/proxy/breaker"
+	"github.com/weirgate/weir/proxy/refusal"
 )
 
 // The ways in which a client stops during a request.
@@ -140,7 +141,7 @@ func (w *halfWorld) stop(h halfRequest, stop, target string, send func(*halfWorl
 	}
 	w.want("status for the client", status, want)
 	time.Sleep(time.Second)
-	w.want("status in the log", w.last().Status, map[bool]int{true: want, false: statusClientGone}[want > 0])
+	w.want("status in the log", w.last().Status, map[bool]int{true: want, false: refusal.ClientGone}[want > 0])
 	w.want("requests upstream", int(w.arrived.Load()), h.saw)
 	w.want("complete requests upstream", int(w.completed.Load()), 0)
 	w.want("spent", w.last().Spent, h.saw)
@@ -280,7 +281,7 @@ func TestHalfClosedReadIsAborted(t *testing.T) {
 			time.Sleep(time.Second / 2)
 			_ = c.CloseWrite()
 			w.want("status for the client", readStatus(c, http.MethodGet), 0)
-			w.want("status in the log", w.last().Status, statusClientGone)
+			w.want("status in the log", w.last().Status, refusal.ClientGone)
 			w.want("spent", w.last().Spent, 1)
 		})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/refusal"
 )
 
 // refusedQuery is the value of Record.QueryFailure for a query that Weir refuses.
@@ -24,9 +25,9 @@ func (g *Gateway) refuseHeavy(a *attempt) error {
 	a.record.QueryFailure = refusedQuery
 	message := fmt.Sprintf("This gateway does not send this query: it timed out or exceeded the resource limits %d times. Ask for fewer nodes or fields, or retry in %ds.",
 		failures, int((wait+time.Second-1)/time.Second))
-	return &failure{
-		status: http.StatusOK, detail: "query", message: message, retryAfter: wait,
-		graphQL: &policy.GraphQLError{Type: "RESOURCE_LIMITS_EXCEEDED", Message: message},
+	return &refusal.Error{
+		Status: http.StatusOK, Detail: "query", Message: message, RetryAfter: wait,
+		GraphQL: &policy.GraphQLError{Type: "RESOURCE_LIMITS_EXCEEDED", Message: message},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/refusal"
 )
 
 // ETags selects the ETags that prove a caller's access to a response that another caller fetched. Weir sends the ETag
@@ -205,9 +206,9 @@ func (g *Gateway) computesETags(a *attempt, sent http.Header) bool {
 func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
 	if isUnconditional(out.Header) {
 		bodies.Discard(resp.Body)
-		err := &failure{
-			status: http.StatusBadGateway, detail: "upstream",
-			message: "Bad Gateway: the upstream answered 304 to a request without conditions",
+		err := &refusal.Error{
+			Status: http.StatusBadGateway, Detail: "upstream",
+			Message: "Bad Gateway: the upstream answered 304 to a request without conditions",
 		}
 		ending := coalesce.Ending{Result: coalesce.Failed, Err: err}
 		resp, failed := g.staleOr(a, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/secrets"
 )
 
@@ -91,10 +92,10 @@ func (g *Gateway) ask(ex *exchange) (*question, error) {
 	}
 	ex.authorized = true
 	if f := q.match.Preflight(q.caller.Kind); f != nil { // the upstream would certainly refuse the request
-		return nil, &failure{status: f.Status, finding: f, message: f.Message, detail: f.Check}
+		return nil, &refusal.Error{Status: f.Status, Finding: f, Message: f.Message, Detail: f.Check}
 	}
 	if invalid, ok := errors.AsType[*policy.GraphQLError](q.invalid); ok && invalid.Type != policy.GraphQLParseError {
-		return nil, &failure{status: http.StatusOK, graphQL: invalid, message: invalid.Message, detail: "graphql"}
+		return nil, &refusal.Error{Status: http.StatusOK, GraphQL: invalid, Message: invalid.Message, Detail: "graphql"}
 	}
 	return q, nil
 }
@@ -116,9 +117,9 @@ func requestTagOf(identity *caller.Identity, h http.Header) (string, error) {
 	case len(values) == 0, len(values) == 1 && values[0] == "":
 		return "", nil
 	case len(values) > 1 || !secrets.IsTag(values[0]):
-		return "", &failure{
-			status: http.StatusBadRequest, detail: "tag",
-			message: "Bad Request: Weir-Tag must be one field with 1 to 64 letters, digits and ._-/:@ and without a credential",
+		return "", &refusal.Error{
+			Status: http.StatusBadRequest, Detail: "tag",
+			Message: "Bad Request: Weir-Tag must be one field with 1 to 64 letters, digits and ._-/:@ and without a credential",
 		}
 	}
 	return values[0], nil
@@ -382,9 +383,9 @@ func (q *question) askForIdentity() {
 func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) error {
 	op := q.match.Operation
 	if !scope.Allows(q.method, op) {
-		return &failure{
-			status: http.StatusForbidden, detail: "scope",
-			message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
+		return &refusal.Error{
+			Status: http.StatusForbidden, Detail: "scope",
+			Message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
 				q.caller.Client, methodLabel(q.method), op.ID),
 		}
 	}
@@ -416,7 +417,7 @@ func (g *Gateway) checkToken(ex *exchange, q *question) error {
 }
 
 // errBadCredentials refuses a request with a credential that the upstream refused.
-var errBadCredentials = &failure{status: http.StatusUnauthorized, message: "Bad credentials", detail: "refused-token", cause: errRefusedToken}
+var errBadCredentials = &refusal.Error{Status: http.StatusUnauthorized, Message: "Bad credentials", Detail: "refused-token", Cause: errRefusedToken}
 
 // errRefusedToken is the cause of a 401 without a request upstream.
 var errRefusedToken = errors.New("the upstream refused this token a short time ago")

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/tags"
 )
 
@@ -76,7 +77,7 @@ func refusedByRules(err error) error {
 	if !errors.As(err, &forbidden) {
 		return err
 	}
-	return &failure{status: http.StatusForbidden, graphQL: forbidden, message: forbidden.Message, detail: "scope"}
+	return &refusal.Error{Status: http.StatusForbidden, GraphQL: forbidden, Message: forbidden.Message, Detail: "scope"}
 }
 
 // refuseFormer refuses a call with a former name of a repository, because the upstream would answer for the repository that has
@@ -122,9 +123,9 @@ func namesOutside(scope *policy.Scope, m policy.Match) bool {
 
 var errUnknownName = errors.New("the name behind a number is unknown")
 
-var errQueryInURL = &failure{
-	status: http.StatusForbidden, detail: "scope",
-	message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL",
+var errQueryInURL = &refusal.Error{
+	Status: http.StatusForbidden, Detail: "scope",
+	Message: "Forbidden: send the GraphQL query in the body; this client may not have a query in the URL",
 }
 
 // refusedByScope returns the refusal for a [policy.ScopeError]. The status is 403 and not 404, because a program takes a 404 as
@@ -134,9 +135,9 @@ func refusedByScope(q *question, err error) error {
 	if !errors.As(err, &reason) {
 		return err
 	}
-	return &failure{
-		status: http.StatusForbidden, detail: "scope", cause: reason,
-		message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s: %s",
+	return &refusal.Error{
+		Status: http.StatusForbidden, Detail: "scope", Cause: reason,
+		Message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s: %s",
 			q.caller.Client, methodLabel(q.method), q.match.Operation.ID, reason.Reason),
 	}
 }
@@ -164,9 +165,9 @@ func (ex *exchange) lacksMemory() bool {
 }
 
 // errBodyMemory refuses a request whose body decides about its scope, because the body cannot be read now.
-var errBodyMemory = &failure{
-	status: http.StatusServiceUnavailable, detail: "overload", retryAfter: unknownRetry, closes: true,
-	message: "Service Unavailable: this gateway has no memory left to read the body",
+var errBodyMemory = &refusal.Error{
+	Status: http.StatusServiceUnavailable, Detail: "overload", RetryAfter: refusal.UnknownRetry, Closes: true,
+	Message: "Service Unavailable: this gateway has no memory left to read the body",
 }
 
 // numberedLink matches the number of a repository in a link to a page.
@@ -265,14 +266,14 @@ func (g *Gateway) scopeUnknown(a *attempt, object string, status int) error {
 	} else if status == http.StatusUnauthorized {
 		return errBadCredentials
 	}
-	return &failure{
-		status: http.StatusServiceUnavailable, detail: "scope", retryAfter: identityRetry,
-		message: fmt.Sprintf("Service Unavailable: the upstream does not show %s now (status %d), so the scope is unknown", object, status),
+	return &refusal.Error{
+		Status: http.StatusServiceUnavailable, Detail: "scope", RetryAfter: refusal.IdentityRetry,
+		Message: fmt.Sprintf("Service Unavailable: the upstream does not show %s now (status %d), so the scope is unknown", object, status),
 	}
 }
 
 // errLookUp is the result of a look-up after a panic.
-var errLookUp = &failure{status: http.StatusInternalServerError, message: "Internal Server Error"}
+var errLookUp = &refusal.Error{Status: http.StatusInternalServerError, Message: "Internal Server Error"}
 
 // lookUp sends a request with the credential of the client, and passes its response to read.
 func (g *Gateway) lookUp(ex *exchange, q *question, method, path string, body []byte, read func(*attempt, *http.Response) error) error {

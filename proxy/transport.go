@@ -17,6 +17,7 @@ import (
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -72,7 +73,7 @@ var errStatus = errors.New("the upstream sent an invalid status")
 // endsRequest reports whether an error of a request body is an error of the client, or a refusal.
 func endsRequest(err error) bool {
 	_, invalid := errors.AsType[*inbound.BodyError](err)
-	_, refused := errors.AsType[*failure](err)
+	_, refused := errors.AsType[*refusal.Error](err)
 	return invalid || refused
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/tags"
 	"github.com/weirgate/weir/proxy/wire"
 )
@@ -454,9 +455,9 @@ func field(object []byte, name string) any {
 	return nil
 }
 
-var errUnreachable = &failure{
-	status: http.StatusServiceUnavailable, detail: "breaker", retryAfter: breaker.TrialInterval,
-	message: "Service Unavailable: the upstream does not respond at the moment",
+var errUnreachable = &refusal.Error{
+	Status: http.StatusServiceUnavailable, Detail: "breaker", RetryAfter: breaker.TrialInterval,
+	Message: "Service Unavailable: the upstream does not respond at the moment",
 }
 
 // Reachable reports whether the circuit breaker for the upstream is closed.
