@@ -148,7 +148,7 @@ func (g *Gateway) serveInBackground(ctx context.Context, task backgroundTask) {
 	for _, name := range append([]string{"Cache-Control"}, validators...) { // these fields concern only the client
 		q.Header.Del(name)
 	}
-	target := g.target(q.match)
+	target := g.urls.Target(q.match)
 	in, err := http.NewRequestWithContext(ctx, q.method, target.String(), http.NoBody)
 	if err != nil {
 		panic(err) // the URL is valid: the client's request had the same target

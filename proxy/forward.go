@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/fields"
-	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/spool"
 )
@@ -103,7 +101,7 @@ func (g *Gateway) forward(a *attempt) {
 	reverse := g.reverse
 	reverse.Rewrite = func(p *httputil.ProxyRequest) {
 		out := p.Out
-		*out.URL, out.Host = g.target(a.match), ""
+		*out.URL, out.Host = g.urls.Target(a.match), ""
 		out.Header = a.sentHeader() // prepare sets the credential after the permit
 		if a.method == http.MethodGet || a.method == http.MethodHead {
 			out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
@@ -226,21 +224,6 @@ func ownRefusal(place string) *refusal.Error {
 		Status: http.StatusBadRequest, Detail: "key",
 		Message: "Bad Request: " + place + " has a key or a token for this gateway, which must not reach the API; send it only in Authorization",
 	}
-}
-
-// target returns the upstream URL of a canonical request target.
-func (g *Gateway) target(m policy.Match) url.URL {
-	u := *g.Upstream
-	base := strings.TrimSuffix(u.EscapedPath(), "/")
-	if m.Path == "/graphql" {
-		if host, ok := strings.CutSuffix(base, names.EnterprisePrefix); ok {
-			base = host + "/api"
-		}
-	}
-	u.RawPath = base + m.Path
-	u.Path, _ = url.PathUnescape(u.RawPath) // canonical paths have valid escapes
-	u.RawQuery = m.Query
-	return u
 }
 
 // addTrailers forwards the trailers of a request with a body that have no row in the table. In trailers the fields with a row have

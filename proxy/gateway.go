@@ -124,8 +124,7 @@ type Gateway struct {
 	Config
 	*upstream
 	etagWarning rate.Sometimes // limits the warnings about computed ETags
-	names       names.List     // Upstream and Aliases
-	nameWarning rate.Sometimes // limits the warnings about other names to one
+	urls        *names.Translator
 	tokens      *learned.ClientTokens
 	shown       learned.Names
 	base        string              // the upstream's URL in cache keys
@@ -155,7 +154,7 @@ func New(c Config) *Gateway {
 	}
 	g.upstream = g.Background.upstream(g.base)
 	g.etagWarning.Interval = time.Hour
-	g.names, g.nameWarning.First = append(names.List{c.Upstream}, c.Aliases...), 1
+	g.urls = names.NewTranslator(c.Upstream, c.Aliases, c.Host != "", c.Catalogue, c.Log)
 	g.reverse = httputil.ReverseProxy{BufferPool: &bodies.BufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)

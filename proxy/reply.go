@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/fields"
-	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/record"
 )
@@ -195,89 +193,11 @@ func (g *Gateway) finishHeader(ex *exchange, status int, h http.Header) {
 	}
 }
 
-// localize replaces the upstream by the gateway in the URLs of Link, Location and Content-Location. URLs of other hosts stay
-// unchanged. The gateway never sends a credential to other hosts.
+// localize replaces the upstream by the gateway in the URLs of a response.
 func (g *Gateway) localize(ex *exchange, h http.Header) {
-	if len(h["Link"]) == 0 && len(h["Location"]) == 0 && len(h["Content-Location"]) == 0 {
-		return
+	if names.HaveURLs(h) {
+		g.urls.Localize(h, g.TrustedProxies.Origin(ex.in), ex.prefix)
 	}
-	origin := g.TrustedProxies.Origin(ex.in)
-	for _, name := range localFields {
-		if target := h.Get(name); target != "" {
-			local := g.localURL(ex, origin, target)
-			if h.Set(name, local); local == target {
-				g.noteForeignName(name, target, "")
-			}
-		}
-	}
-	if links := h["Link"]; len(links) > 0 {
-		rewritten := make([]string, len(links))
-		for i, value := range links {
-			rewritten[i] = g.localLinks(ex, origin, value)
-		}
-		h["Link"] = rewritten
-	}
-}
-
-// localFields are the response fields with one URL that localize rewrites.
-var localFields = [...]string{"Location", "Content-Location"}
-
-// localLinks rewrites each <URI-Reference> of a Link field (RFC 8288 section 3). Angle brackets cannot occur in a URI
-// or in an unquoted parameter. A quoted parameter is changed only if angle brackets in the parameter contain the
-// upstream's URL.
-func (g *Gateway) localLinks(ex *exchange, origin inbound.Origin, value string) string {
-	var b strings.Builder
-	for {
-		before, rest, ok := strings.Cut(value, "<")
-		uri, after, closed := strings.Cut(rest, ">")
-		if !ok || !closed {
-			b.WriteString(value)
-			return b.String()
-		}
-		local := g.localURL(ex, origin, uri)
-		if local == uri {
-			parameters, _, _ := strings.Cut(after, "<")
-			g.noteForeignName("Link", uri, parameters)
-		}
-		b.WriteString(before + "<" + local + ">")
-		value = after
-	}
-}
-
-// localURL translates a URL below the upstream's base into the URL for the same target at the gateway. Other URLs are
-// returned unchanged, and so are URLs with the name by which the client calls the upstream, for example through the forward
-// proxy. A path without a host needs a translation only if the upstream has a base path, or clients reach it below a prefix.
-func (g *Gateway) localURL(ex *exchange, origin inbound.Origin, raw string) string {
-	u, err := url.Parse(raw)
-	if err != nil || u.User != nil || u.Host != "" && strings.EqualFold(u.Host, origin.Host) {
-		return raw
-	}
-	prefix, base := origin.Prefix+ex.prefix, origin.String()+ex.prefix
-	if moves := prefix != "" || strings.Trim(g.Upstream.Path, "/") != ""; moves && u.Host == "" && u.Scheme == "" && strings.HasPrefix(u.Path, "/") {
-		u.Scheme, u.Host = g.Upstream.Scheme, g.Upstream.Host
-		base = cmp.Or(prefix, base) // a path alone could begin with two slashes, and would name a host
-	}
-	path, ok := g.pathOf(u)
-	if !ok {
-		return raw
-	}
-	local := base + path
-	if u.RawQuery != "" {
-		local += "?" + u.RawQuery
-	}
-	if u.Fragment != "" {
-		local += "#" + u.EscapedFragment()
-	}
-	return local
-}
-
-// pathOf returns the path of a URL of the upstream below its base, and false for other URLs. The paths of files stay
-// unchanged.
-func (g *Gateway) pathOf(u *url.URL) (path string, ok bool) {
-	if g.Host == "" {
-		return g.names.Path(u, g.Catalogue)
-	}
-	return names.Below(u, g.Upstream, strings.TrimSuffix(g.Upstream.EscapedPath(), "/"))
 }
 
 // setWeirHeaders sets the fields of every response: the rate limit of the account, Cache-Status and the request ID. If

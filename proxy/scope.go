@@ -315,7 +315,7 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 		resp = g.useHit(a, e)
 	} else {
 		a.hidden = e
-		target := g.target(asked.match)
+		target := g.urls.Target(asked.match)
 		out := &http.Request{Method: asked.method, URL: &target, Header: a.sentHeader(), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 		if sub.body != nil {
 			out.Body, out.ContentLength = sub.in.Body, sub.in.ContentLength

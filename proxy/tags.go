@@ -64,7 +64,7 @@ func (g *Gateway) TagOf(target string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path, ok := g.pathOf(u)
+	path, ok := g.urls.Path(u)
 	if rest, local := strings.CutPrefix(path, names.EnterprisePrefix); !ok && local && strings.HasPrefix(rest, "/") {
 		path = rest
 	}
@@ -174,13 +174,13 @@ func (g *Gateway) ownCallers(q *question) []policy.Caller {
 // tagsOfLocation returns the tags of the targets in Location and Content-Location of a response to an unsafe request.
 // Targets on other hosts are ignored (RFC 9111 section 4.4).
 func (g *Gateway) tagsOfLocation(a *attempt, h http.Header) (list []string) {
-	target := g.target(a.match)
-	for _, name := range localFields {
+	target := g.urls.Target(a.match)
+	for _, name := range names.URLFields {
 		u, err := target.Parse(h.Get(name))
 		if err != nil || h.Get(name) == "" {
 			continue
 		}
-		path, ok := g.pathOf(u)
+		path, ok := g.urls.Path(u)
 		if m, err := g.Catalogue.Classify(http.MethodGet, path, u.RawQuery); ok && err == nil {
 			list = append(list, tags.OfPath(g.Catalogue, m.Path)...)
 		}

@@ -305,7 +305,7 @@ func TestForwardedTargetIsTheCanonicalTarget(t *testing.T) {
 		if err != nil {
 			t.Skip(err)
 		}
-		u := g.target(m)
+		u := g.urls.Target(m)
 		want := "http://upstream.test/base" + m.Path
 		if m.Query != "" {
 			want += "?" + m.Query
@@ -339,7 +339,7 @@ func TestIdleConnectionsAreReusedFor30Seconds(t *testing.T) {
 func TestGraphQLTargetOfASelfHostedUpstream(t *testing.T) {
 	g := New(Config{Upstream: &url.URL{Scheme: "https", Host: "ghe.test", Path: "/api/v3"}, Dialect: &policy.Dialect{}, Log: slog.New(slog.DiscardHandler)})
 	for path, want := range map[string]string{"/graphql": "https://ghe.test/api/graphql", "/user": "https://ghe.test/api/v3/user"} {
-		target := g.target(policy.Match{Path: path})
+		target := g.urls.Target(policy.Match{Path: path})
 		got := target.String()
 		failIf(t, got != want, "%s: got %s, want %s", path, got, want)
 	}

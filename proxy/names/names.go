@@ -1,4 +1,4 @@
-// Package names translates the URLs by which an API names itself into paths.
+// Package names translates URLs between the gateway and an API, which may name itself in several ways.
 package names
 
 import (
