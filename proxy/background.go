@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/semaphore"
@@ -22,6 +21,7 @@ import (
 	"github.com/weirgate/weir/proxy/coalesce"
 	"github.com/weirgate/weir/proxy/fields"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/pages"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/spool"
@@ -48,11 +48,8 @@ type upstream struct {
 	breaker      breaker.Breaker
 	limitErrors  learned.LimitErrors
 	heavyQueries learned.HeavyQueries
-	linkIn304    *lru.Cache[cache.Key, linkBehavior] // by linkScope
+	links        pages.Links
 }
-
-// maxLinkScopes bounds linkIn304. It exceeds the number of operations in the catalogue.
-const maxLinkScopes = 4096
 
 // maxUpstreams bounds the upstreams of a Background. The least recently configured upstream is removed first.
 const maxUpstreams = 1024
@@ -63,8 +60,7 @@ func (b *Background) upstream(base string) *upstream {
 	defer b.mu.Unlock()
 	u, ok := b.upstreams.Get(base)
 	if !ok {
-		links, _ := lru.New[cache.Key, linkBehavior](maxLinkScopes) // the size is valid
-		u = &upstream{linkIn304: links}
+		u = &upstream{links: pages.NewLinks()}
 		b.upstreams.Add(base, u)
 	}
 	return u

@@ -3,18 +3,16 @@ package proxy
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/pages"
 	"github.com/weirgate/weir/proxy/refusal"
 )
 
@@ -36,7 +34,7 @@ const (
 // conditions.
 func (g *Gateway) setConditions(a *attempt, out *http.Request) {
 	a.candidates, a.conditional = nil, false
-	if a.stale != nil && (a.unconditional && a.mayLackPages(a.stale) || g.needsWholePage(a.question, a.stale)) {
+	if list := g.pages(a.question); a.stale != nil && (a.unconditional && list.MayLack(a.stale) || g.links.NeedsWhole(list, a.stale)) {
 		for _, name := range validators { // the client may have the same page
 			out.Header.Del(name)
 		}
@@ -88,7 +86,7 @@ func isUnconditional(h http.Header) bool {
 // responses to other callers. If the client sent validators and no response is stale, the list is empty and these
 // validators are forwarded.
 func (g *Gateway) candidates(a *attempt, sent http.Header) []candidate {
-	l := candidateList{g: g, a: a, sent: sent, computes: g.computesETags(a, sent)}
+	l := candidateList{g: g, a: a, sent: sent, pages: g.pages(a.question), computes: g.computesETags(a, sent)}
 	if a.stale != nil {
 		l.add(a.stale, sourceStale)
 		if len(l.list) == 0 {
@@ -144,6 +142,7 @@ type candidateList struct {
 	g            *Gateway
 	a            *attempt
 	sent         http.Header
+	pages        pages.Question
 	computes     bool
 	list         []candidate
 	size, hashed int // bytes of ETags in list, and of hashed bodies
@@ -155,13 +154,13 @@ func (l *candidateList) add(e *cache.Entry, source candidateSource) {
 	if source != sourceStale && (e.Status != http.StatusOK || e == l.a.stale) {
 		return
 	}
-	if source == sourceOtherCaller && (len(e.Header["Link"]) > 0 || l.a.match.Operation.Paged() && !countsItems(e.Body)) {
+	if source == sourceOtherCaller && (len(e.Header["Link"]) > 0 || l.a.match.Operation.Paged() && !pages.HasTotal(e.Body)) {
 		// This caller may have other pages, which only a 304 with Link reveals.
-		if behavior, _ := l.g.linkIn304.Get(l.g.linkScope(l.a.question)); behavior != linkRepeated {
+		if !l.g.links.AreRepeated(l.pages) {
 			return
 		}
 	}
-	if source != sourceStale && l.g.needsWholePage(l.a.question, e) {
+	if source != sourceStale && l.g.links.NeedsWhole(l.pages, e) {
 		return
 	}
 	computable := l.computes && e.Status == http.StatusOK
@@ -229,20 +228,20 @@ func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response
 }
 
 // confirmed returns the candidate that a 304 confirms (RFC 9111 section 4.3.4). The result is false if the 304 confirms
-// no candidate, does not prove access or may hide other pages (mayLackPages).
+// no candidate, does not prove access or may hide other pages ([pages.Question.MayLack]).
 //
 // A 304 confirms the candidate with the same ETag. A 304 without an ETag confirms a stale response that was validated
 // by date, or a single candidate that is stale or has a computed ETag. A 304 with an ETag of no candidate confirms a
 // single stale response, if no If-Modified-Since was sent.
 func (g *Gateway) confirmed(a *attempt, sent, response http.Header) (candidate, bool) {
-	etag, scope := response.Get("Etag"), g.linkScope(a.question)
+	etag, list := response.Get("Etag"), g.pages(a.question)
 	if len(response["Link"]) > 0 {
-		g.linkIn304.Add(scope, linkRepeated)
+		g.links.Note(list, true)
 	}
 	hidesPages := func(e *cache.Entry) bool {
-		hides := len(response["Link"]) == 0 && a.mayLackPages(e)
+		hides := len(response["Link"]) == 0 && list.MayLack(e)
 		if hides {
-			g.linkIn304.Add(scope, linkMissing)
+			g.links.Note(list, false)
 		}
 		return hides
 	}
@@ -258,7 +257,7 @@ func (g *Gateway) confirmed(a *attempt, sent, response http.Header) (candidate, 
 		case !c.computed && etag != c.etag:
 			return candidate{}, false // the ETag is missing, or has become weak
 		case c.source == sourceOtherCaller && len(c.entry.Header["Link"]) > len(response["Link"]):
-			g.linkIn304.Add(scope, linkMissing)
+			g.links.Note(list, false)
 			return candidate{}, false // this caller may have other pages
 		}
 		return c, true
@@ -299,100 +298,10 @@ func (g *Gateway) updateStored(a *attempt, c candidate, answer cache.Response) (
 	return g.entryResponse(a, e, now), coalesce.Ending{Result: a.resultFor(e)}
 }
 
-// mayLackPages reports whether the Link field of a stored response may be outdated although its body is not: other pages have
-// appeared or ended. A 304 without Link then confirms a list that hides its pages. That is so if Link names a later page, and if
-// a full page has none. A total number in the body changes with the pages.
-func (q *question) mayLackPages(e *cache.Entry) bool {
-	if e.Status != http.StatusOK || q.match.Operation.Known() && !q.match.Operation.Paged() {
-		return false
-	}
-	if e.Packed != nil {
-		return true // Weir does not search a large body for a list
-	}
-	later := slices.ContainsFunc(e.Header["Link"], otherPages.MatchString)
-	if later && bytes.HasPrefix(e.Body, []byte("[")) {
-		return true
-	}
-	var list []json.RawMessage
-	if json.Unmarshal(e.Body, &list) != nil {
-		if countsItems(e.Body) {
-			return false
-		}
-		var members map[string]json.RawMessage
-		_ = json.Unmarshal(e.Body, &members) // stays empty for another body
-		for _, value := range members {
-			var nested []json.RawMessage
-			if json.Unmarshal(value, &nested) == nil && len(nested) > len(list) {
-				list = nested
-			}
-		}
-	}
-	return later || q.mayBeFull(len(list))
+// pages returns the part of a question on which the pages of its response depend.
+func (g *Gateway) pages(q *question) pages.Question {
+	return pages.Question{Match: &q.match, Operation: q.predicts, Host: g.Host}
 }
-
-// mayBeFull reports whether a page with a number of items may be full. Some operations have another name for the size of a page, or
-// another default or largest size.
-func (q *question) mayBeFull(items int) bool {
-	query, _ := url.ParseQuery(q.match.Query) // a canonical query has no error
-	isUsual, sized := slices.Contains(pageSizes, items), false
-	for name, values := range query {
-		for _, value := range values {
-			number := leadingNumber.FindStringSubmatch(value)
-			if number == nil || name == "page" {
-				continue
-			}
-			size, _ := strconv.Atoi(number[1]) // at most nine digits
-			if sized = sized || name == "per_page"; size == items || size > items && items > pageSizes[0] && isUsual {
-				return true
-			}
-		}
-	}
-	return isUsual && !sized
-}
-
-// pageSizes are the numbers of items of a page without per_page. The larger ones are also the largest sizes.
-var pageSizes = []int{30, 50, 100}
-
-// leadingNumber matches the part of a parameter that the upstream reads as a number.
-var leadingNumber = regexp.MustCompile(`^[ +]*0*([1-9][0-9]{0,8})`)
-
-// countsItems reports whether a body has the number of items on all pages. Another number is another body, and has another ETag.
-func countsItems(body []byte) bool {
-	var totals struct {
-		Items   json.RawMessage `json:"total_count"`
-		Commits json.RawMessage `json:"total_commits"`
-	}
-	return json.Unmarshal(body, &totals) == nil && (totals.Items != nil || totals.Commits != nil)
-}
-
-// otherPages matches a Link field that names a later page.
-var otherPages = regexp.MustCompile(`rel="?(next|last)\b`)
-
-// needsWholePage reports whether a stored page must be requested without conditions. If 304s of the operation repeat Link, or
-// have not been seen yet, a 304 may show the pages.
-func (g *Gateway) needsWholePage(q *question, e *cache.Entry) bool {
-	if !q.mayLackPages(e) {
-		return false
-	}
-	behavior, seen := g.linkIn304.Get(g.linkScope(q))
-	return len(e.Header["Link"]) == 0 || seen && behavior == linkMissing
-}
-
-// linkScope returns the key of a question in linkIn304: its operation, or the path of a route outside the catalogue.
-func (g *Gateway) linkScope(q *question) cache.Key {
-	if q.predicts == "" {
-		return cache.NewKey(g.Host, q.match.Path)
-	}
-	return cache.NewKey(q.predicts)
-}
-
-// linkBehavior describes what the 304s of an operation show about other pages.
-type linkBehavior bool
-
-const (
-	linkRepeated linkBehavior = true
-	linkMissing  linkBehavior = false
-)
 
 // digest matches the ETags that Weir can compute.
 var digest = regexp.MustCompile(`^"[0-9a-f]{64}"$`)
