@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/proxy/caller"
+	"github.com/weirgate/weir/proxy/screen"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -22,8 +23,8 @@ func TestErrorsOfMalformedRequestsAreNotShared(t *testing.T) {
 		status int
 		fields []string
 	}{
-		"large header":          {431, []string{"X-A: " + strings.Repeat("a", maxHeader-1<<10)}},
-		"large forwarded field": {400, []string{"A: " + strings.Repeat("a", maxHeader-1<<10)}},
+		"large header":          {431, []string{"X-A: " + strings.Repeat("a", screen.MaxHeader-1<<10)}},
+		"large forwarded field": {400, []string{"A: " + strings.Repeat("a", screen.MaxHeader-1<<10)}},
 		"meta characters":       {400, []string{"A: \x80"}},
 		"invalid Accept":        {406, []string{"Accept: text/*;q=2, \x80"}},
 		"unknown media type":    {415, []string{"Accept: nothing/at-all"}},

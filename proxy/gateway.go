@@ -42,6 +42,7 @@ import (
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/screen"
 	"github.com/weirgate/weir/proxy/tracing"
 )
 
@@ -128,7 +129,6 @@ type Gateway struct {
 	tokens      *learned.ClientTokens
 	shown       learned.Names
 	base        string              // the upstream's URL in cache keys
-	pseudonym   string              // of the gateway in Via
 	via         map[string][]string // the Via value that is added to requests, by the protocol of the client
 	exposed     string              // value of Access-Control-Expose-Headers
 	// covered are the request fields that a Vary field may name without creating a variant. The cache key contains the
@@ -136,6 +136,7 @@ type Gateway struct {
 	covered      []string
 	versionField string // the dialect's version header in canonical form
 	tracer       tracing.Tracer
+	screen       screen.Gateway
 	reverse      httputil.ReverseProxy
 }
 
@@ -145,9 +146,10 @@ func New(c Config) *Gateway {
 	g.Resources = cmp.Or(c.Resources, &learned.Resources{})
 	g.Identities = cmp.Or(c.Identities, &learned.Identities{})
 	g.tokens = cmp.Or(c.Tokens, &learned.ClientTokens{})
-	g.pseudonym, g.via = "weir-"+cmp.Or(c.Instance, rand.Text()), map[string][]string{}
+	pseudonym := "weir-" + cmp.Or(c.Instance, rand.Text())
+	g.via = map[string][]string{}
 	for _, version := range []string{"1.0", "1.1", "2.0"} {
-		g.via["HTTP/"+version] = []string{version + " " + g.pseudonym}
+		g.via["HTTP/"+version] = []string{version + " " + pseudonym}
 	}
 	if c.Background == nil {
 		g.Background = NewBackground()
@@ -159,6 +161,7 @@ func New(c Config) *Gateway {
 	g.covered = append([]string{"Accept", "Accept-Encoding", c.Dialect.VersionHeader}, c.Dialect.VaryByCredential...)
 	g.versionField = http.CanonicalHeaderKey(c.Dialect.VersionHeader)
 	g.exposed = strings.Join(slices.Concat([]string{exposedFields, c.Dialect.RequestID}, c.Dialect.Describe), ", ")
+	g.screen = screen.Gateway{Prefix: c.Prefix, Files: c.Host != "", Name: pseudonym}
 	g.tracer = tracing.Tracer{Spans: c.Tracer, Propagate: c.PropagateTrace, Upstream: c.Upstream, TrustedProxies: c.TrustedProxies}
 	return g
 }
@@ -171,7 +174,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var q *question
 	err := g.throttle(ex)
 	if err == nil {
-		err = g.screen(ex.in)
+		err = g.screen.Check(ex.in)
 	}
 	if err == nil && ex.isPreflight() {
 		g.answerPreflight(ex)

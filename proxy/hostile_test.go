@@ -21,6 +21,7 @@ import (
 	"github.com/weirgate/weir/limits/limitstest"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
+	"github.com/weirgate/weir/proxy/screen"
 )
 
 // TestNoLimitIsExceededOverHTTP sends the traffic of WEIR_HTTP_SCENARIOS random scenarios through gateways to the hostile
@@ -563,7 +564,7 @@ func (c *hostileClient) origin() string {
 // http2Client returns a client that speaks HTTP/2 with TLS to the gateway.
 func (w *world) http2Client() *http.Client {
 	if w.secure == nil {
-		front := testservers.ServePipeTLS(w.T, "gateway.test:443", &http.Server{Handler: w.gateway, MaxHeaderBytes: MaxHeaderBytes})
+		front := testservers.ServePipeTLS(w.T, "gateway.test:443", &http.Server{Handler: w.gateway, MaxHeaderBytes: screen.MaxHeaderBytes})
 		transport := &http.Transport{DialContext: front.Dial, TLSClientConfig: testservers.PipeClientTLS(), ForceAttemptHTTP2: true, DisableCompression: true}
 		w.Cleanup(transport.CloseIdleConnections)
 		w.secure = &http.Client{Transport: transport}

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/screen"
 )
 
 // withRateLimit limits the request rate of each client address.
@@ -119,7 +120,7 @@ func TestRateLimitRefusal(t *testing.T) {
 
 func TestRateLimitIsTheFirstCheck(t *testing.T) {
 	setup(nothing, withRateLimit(1, 3)).run(t, func(w *world) {
-		for _, target := range []string{"/_weir/none", "/repos//widgets", "/user?q=" + strings.Repeat("a", maxTarget)} {
+		for _, target := range []string{"/_weir/none", "/repos//widgets", "/user?q=" + strings.Repeat("a", screen.MaxTarget)} {
 			r := w.from("192.0.2.1:1000", "GET", target)
 			failIf(w, r.StatusCode == 429, "%.20s within the burst: got %d, want another refusal", target, r.StatusCode)
 		}

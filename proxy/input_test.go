@@ -19,6 +19,7 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
+	"github.com/weirgate/weir/proxy/screen"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -75,7 +76,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		{"encoded NUL", get("/gitignore/templates/Go%00"), 400, "control character"},
 		{"10,001 parameters", get("/user?" + strings.Repeat("&", 10_000) + "q=1"), 414, "URI Too Long"},
 		{"1,001 parameters", get("/user?" + strings.Repeat("a&", 1000) + "q=1"), 400, "1,000 parameters"},
-		{"long target", get("/user?q=" + strings.Repeat("a", maxTarget)), 414, "URI Too Long"},
+		{"long target", get("/user?q=" + strings.Repeat("a", screen.MaxTarget)), 414, "URI Too Long"},
 		// Unsupported requests.
 		{"CONNECT", connect, 405, "CONNECT"},
 		{"CONNECT with a body", connect + "Content-Length: 4\r\n", 405, "CONNECT"},
@@ -91,7 +92,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		{"Weir's own paths as /api/v3/%5fweir/other", get("/api/v3/%5fweir/other"), 404, "Not Found"},
 		{"Weir's own paths as /api%2Fv3/_weir/other", get("/api%2Fv3/_weir/other"), 404, "Not Found"},
 		{"Weir's own paths as /%61pi/v3/_weir%2Fother", get("/%61pi/v3/_weir%2Fother"), 404, "Not Found"},
-		{"large header", get("/") + "X-A: " + strings.Repeat("a", maxHeader) + "\r\n", 431, "32 KiB"},
+		{"large header", get("/") + "X-A: " + strings.Repeat("a", screen.MaxHeader) + "\r\n", 431, "32 KiB"},
 	} {
 		setup(nothing).sub(t, c.name, func(w *world) {
 			r := parseResponse(w.T, w.raw(c.request+"Connection: close\r\n\r\n"))
@@ -133,7 +134,7 @@ func TestSlowBodyEndsWith408(t *testing.T) {
 
 func TestServerRejectsHugeHeader(t *testing.T) {
 	setup(nothing).run(t, func(w *world) {
-		response := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*MaxHeaderBytes) + "\r\n\r\n")
+		response := w.raw("GET / HTTP/1.1\r\nHost: gateway.test\r\nX-A: " + strings.Repeat("a", 2*screen.MaxHeaderBytes) + "\r\n\r\n")
 		w.want("status line", response[:min(13, len(response))], "HTTP/1.1 431 ")
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/coalesce"
+	"github.com/weirgate/weir/proxy/screen"
 	"github.com/weirgate/weir/proxy/spool"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -189,7 +190,7 @@ func isPlain(h http.Header) bool {
 			}
 		}
 	}
-	return headerSize(h) <= maxPlain
+	return screen.HeaderSize(h) <= maxPlain
 }
 
 // coveredFields returns the request fields that a Vary field may name without creating a variant of the question.

@@ -22,6 +22,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
 	"github.com/weirgate/weir/proxy/record"
+	"github.com/weirgate/weir/proxy/screen"
 	"github.com/weirgate/weir/proxy/wire"
 )
 
@@ -197,7 +198,7 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 	running, stop := context.WithCancel(context.Background())
 	var limiting sync.WaitGroup
 	limiting.Go(func() { config.Limiter.Run(running) })
-	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g, MaxHeaderBytes: MaxHeaderBytes})
+	front := testservers.ServePipe(t, "gateway.test:80", &http.Server{Handler: g, MaxHeaderBytes: screen.MaxHeaderBytes})
 	client := &http.Client{
 		Transport:     &http.Transport{DialContext: front.Dial, DisableCompression: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

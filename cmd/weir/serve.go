@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/config"
-	"github.com/weirgate/weir/proxy"
 	"github.com/weirgate/weir/proxy/inbound"
+	"github.com/weirgate/weir/proxy/screen"
 )
 
 type serveCommand struct {
@@ -137,7 +137,7 @@ func newServer(h http.Handler, log *slog.Logger) *http.Server {
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    proxy.MaxHeaderBytes,
+		MaxHeaderBytes:    screen.MaxHeaderBytes,
 		// Without this, net/http would answer "OPTIONS *" before any check of the handler.
 		DisableGeneralOptionsHandler: true,
 		HTTP2: &http.HTTP2Config{
