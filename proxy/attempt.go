@@ -20,7 +20,7 @@ import (
 // changes the attempt.
 type attempt struct {
 	*exchange
-	*question // of this attempt; that of the exchange may be another one until adopt
+	*question // of this attempt; that of the exchange may be another one until publish
 	result    result
 	// ctx is the context of the requests upstream. It ends when the client disconnects, unless other clients wait for the response.
 	ctx context.Context
@@ -44,7 +44,7 @@ type attempt struct {
 	call                    *coalesce.Call    // call that this attempt leads; nil without a call
 	followed                int               // calls without a usable result
 	polls                   int               // number of 202 responses to polled statistics
-	sent                    time.Time         // start of the last request
+	requestedAt             time.Time         // start of the last request
 	reused                  bool              // the last request used an existing connection
 	limitError              policy.LimitError // of the last response; further responses may have to confirm it
 	lateLimit               *lateLimit        // recognizes a limit error at the end of a long body; usually nil

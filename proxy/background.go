@@ -39,12 +39,12 @@ type Background struct {
 	// buffers bounds the bytes in memory for clients, and files those in temporary files.
 	buffers, files spool.Budget
 	mu             sync.Mutex
-	upstreams      *simplelru.LRU[string, *upstream] // by base URL
+	upstreams      *simplelru.LRU[string, *upstreamState] // by base URL
 }
 
-// upstream is what the requests to an upstream have shown. All gateways with the same Background and the same upstream share
+// upstreamState is what the requests to an upstream have shown. All gateways with the same Background and the same upstream share
 // it, so that it survives a reload.
-type upstream struct {
+type upstreamState struct {
 	breaker      breaker.Breaker
 	limitErrors  learned.LimitErrors
 	heavyQueries learned.HeavyQueries
@@ -54,13 +54,13 @@ type upstream struct {
 // maxUpstreams bounds the upstreams of a Background. The least recently configured upstream is removed first.
 const maxUpstreams = 1024
 
-// upstream returns the state of an upstream.
-func (b *Background) upstream(base string) *upstream {
+// stateOf returns the state of an upstream.
+func (b *Background) stateOf(base string) *upstreamState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u, ok := b.upstreams.Get(base)
 	if !ok {
-		u = &upstream{links: pages.NewLinks()}
+		u = &upstreamState{links: pages.NewLinks()}
 		b.upstreams.Add(base, u)
 	}
 	return u
@@ -80,7 +80,7 @@ const (
 // NewBackground returns a Background that runs until [Background.Close].
 func NewBackground() *Background {
 	ctx, stop := context.WithCancel(context.Background())
-	upstreams, _ := simplelru.NewLRU[string, *upstream](maxUpstreams, nil) // the size is valid
+	upstreams, _ := simplelru.NewLRU[string, *upstreamState](maxUpstreams, nil) // the size is valid
 	return &Background{
 		ctx: ctx, stop: stop, upstreams: upstreams, refreshes: semaphore.NewWeighted(maxBackground), polls: semaphore.NewWeighted(maxBackground),
 		buffers: spool.Budget{Limit: min(maxHeld, debug.SetMemoryLimit(-1)/heldShare)},
@@ -231,7 +231,7 @@ func (g *Gateway) nextPoll(a *attempt, resp *http.Response) (pause time.Duration
 	a.polls++
 	a.record.Polls++
 	now := time.Now()
-	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: now}
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.requestedAt, Answered: now}
 	body, _ := bodies.Peek(resp, bodies.MaxPeek) // a 202 has no or a small body
 	a.call.SetComputing(cache.NewEntry(answer, body, 0), now.Add(pause))
 	left := time.Until(a.deadline(g.Statistics.Wait))

@@ -29,7 +29,7 @@ func BenchmarkHitParts(b *testing.B) {
 		"Authorization": {"Bearer ghp_16C7e42F292c6912E7710c838347Ae178B4a"}, "Accept": {"application/vnd.github+json"},
 		"X-Github-Api-Version": {"2022-11-28"}, "User-Agent": {"octokit.js/4.0.0"},
 	}
-	q := &question{match: m, Sent: fields.Sent{Header: header}}
+	q := &question{match: m, Outgoing: fields.Outgoing{Header: header}}
 	ex := &exchange{question: q, in: &http.Request{Header: header}, record: &record.Record{}}
 	for _, part := range []struct {
 		name string

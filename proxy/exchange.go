@@ -41,12 +41,12 @@ type exchange struct {
 	authorized   bool          // the client may send the request; only these clients get the trace of the request
 	prefix       string        // prefix of the client's path: Config.Prefix, "/api/v3", or both
 	prefer       fields.Preference
-	// question is nil before the operation is known, and has no credential before ask ends. adopt replaces it by the question of
+	// question is nil before the operation is known, and has no credential before ask ends. publish replaces it by the question of
 	// the attempt whose result the client gets.
 	question  *question
 	shed      error                                 // the refusal of an overloaded gateway
 	broken    bool                                  // the upstream's body ended early
-	lateLimit *lateLimit                            // of the adopted attempt
+	lateLimit *lateLimit                            // of the published attempt
 	permitted *permitted                            // the last request upstream, from its permit on
 	pass      func(int, textproto.MIMEHeader) error // passes a 1xx response to the client
 	answer    io.Closer                             // the body that is forwarded

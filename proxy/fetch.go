@@ -57,7 +57,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 		bodies.Discard(resp.Body)
 		return newer, ending, nil
 	}
-	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.requestedAt, Answered: time.Now()}
 	if resp.StatusCode >= http.StatusMultipleChoices { // the upstream denies the path or has moved its object
 		g.endAccess(a, resp.StatusCode)
 		g.endRedirected(a, resp.StatusCode)
@@ -70,9 +70,9 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 			ending.Result = coalesce.Computing
 		}
 	case a.cacheable && a.method != http.MethodHead, a.graphQL != nil && a.call != nil:
-		resp, ending = g.store(a, a.key, resp, out.Header, answer)
+		resp, ending = g.storeResponse(a, a.key, resp, out.Header, answer)
 	case a.ranged && resp.StatusCode == http.StatusPartialContent:
-		resp, ending = g.store(a, partKey(a.key), resp, out.Header, answer)
+		resp, ending = g.storeResponse(a, partKey(a.key), resp, out.Header, answer)
 	case a.method == http.MethodHead && a.call != nil:
 		if a.outdatesStored(resp) {
 			g.deleteStored(a)

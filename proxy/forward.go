@@ -87,7 +87,7 @@ func (g *Gateway) bufferBody(ex *exchange) (complete []byte, err error) {
 // shared structures nor a context contain state of the request.
 func (g *Gateway) forward(a *attempt) {
 	ex := a.exchange
-	ex.adopt(a)
+	a.publish()
 	if err := g.checkOwn(a); err != nil {
 		g.refuse(ex, err)
 		return
@@ -119,7 +119,7 @@ func (g *Gateway) forward(a *attempt) {
 		} else {
 			a, resp, err = g.answerWithAny(a, out)
 		}
-		ex.adopt(a)
+		a.publish()
 		if err == nil {
 			ex.answer = resp.Body
 		}

@@ -123,7 +123,7 @@ type Config struct {
 // Gateway is the handler for API requests and is safe for concurrent use.
 type Gateway struct {
 	Config
-	*upstream
+	*upstreamState
 	etagWarning rate.Sometimes // limits the warnings about computed ETags
 	urls        *names.Translator
 	tokens      *learned.ClientTokens
@@ -154,7 +154,7 @@ func New(c Config) *Gateway {
 	if c.Background == nil {
 		g.Background = NewBackground()
 	}
-	g.upstream = g.Background.upstream(g.base)
+	g.upstreamState = g.Background.stateOf(g.base)
 	g.etagWarning.Interval = time.Hour
 	g.urls = names.NewTranslator(c.Upstream, c.Aliases, c.Host != "", c.Catalogue, c.Log)
 	g.reverse = httputil.ReverseProxy{BufferPool: &bodies.BufferPool{}, ErrorLog: slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug)}

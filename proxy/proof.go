@@ -218,7 +218,7 @@ func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response
 		return g.fetchUnconditionally(a, out, resp)
 	}
 	bodies.Discard(resp.Body)
-	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.sent, Answered: time.Now()}
+	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.requestedAt, Answered: time.Now()}
 	if c.etag == "" && answer.Header.Get("Etag") != "" {
 		answer.Header = http.Header{"Date": answer.Header["Date"], "Age": answer.Header["Age"]}
 	}

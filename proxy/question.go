@@ -24,12 +24,12 @@ import (
 // has returned it; a request with another credential is another question. A question has no reference to the client's
 // connection, so background tasks can keep it.
 type question struct {
-	identity    *caller.Identity // with the credential
-	caller      *policy.Caller   // of identity, with the budget of the tag
-	tag         string           // tag of the request, for the record
-	match       policy.Match
-	method      string
-	fields.Sent // without Authorization
+	identity        *caller.Identity // with the credential
+	caller          *policy.Caller   // of identity, with the budget of the tag
+	tag             string           // tag of the request, for the record
+	match           policy.Match
+	method          string
+	fields.Outgoing // without Authorization
 	// authorization is the Authorization field of the client, which is sent if identity.Passed is set.
 	authorization []string
 	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
@@ -252,7 +252,7 @@ func (g *Gateway) setCredential(ex *exchange, q *question, identity *caller.Iden
 		tagged.Tag, q.caller = budget, &tagged
 	}
 	q.resource = g.Resources.Of(q.claimScope, identity.Kind, q.match.Operation.Resource)
-	q.Sent = fields.Outbound(ex.in.Header, q.match.Operation.Known(), g.viaOf(ex.in))
+	q.Outgoing = fields.Outbound(ex.in.Header, q.match.Operation.Known(), g.viaOf(ex.in))
 	if n, err := strconv.Atoi(ex.in.Header.Get("Max-Forwards")); err == nil && n > 0 && q.method == http.MethodOptions {
 		q.Header["Max-Forwards"] = []string{strconv.Itoa(n - 1)} // RFC 9110 section 7.6.2
 	}

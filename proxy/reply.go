@@ -21,7 +21,7 @@ import (
 // request, Range and If-Range select a range, 416 or the whole response.
 func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
 	a.result.cache = g.hitStatus(a, e, now)
-	a.adopt(a)
+	a.publish()
 	h := a.w.Header()
 	status := copyEntryHeader(a, e, now, h)
 	body := g.storedContent(a, e, status, h)
@@ -49,8 +49,9 @@ func (g *Gateway) replyFromEntry(a *attempt, e *cache.Entry, now time.Time) {
 	}
 }
 
-// adopt makes the result of an attempt the result of the exchange.
-func (ex *exchange) adopt(a *attempt) {
+// publish makes the result of the attempt the result of its exchange.
+func (a *attempt) publish() {
+	ex := a.exchange
 	ex.question, ex.lateLimit = a.question, a.lateLimit
 	r, from := ex.record, &a.result
 	r.Account, r.Resource, r.Cache, r.Error = from.account, from.resource, from.cache, from.err

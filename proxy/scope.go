@@ -322,7 +322,7 @@ func (g *Gateway) sendLookUp(sub *exchange, q *question, read func(*attempt, *ht
 		}
 		a, resp, err = g.answerWithAny(a, out.WithContext(a.ctx))
 	}
-	sub.adopt(a)
+	a.publish()
 	if err != nil {
 		return err
 	}

@@ -21,10 +21,10 @@ import (
 	"github.com/weirgate/weir/proxy/tags"
 )
 
-// store returns the response for the client. When the body is complete, store stores it, or passes it to the followers of
+// storeResponse returns the response for the client. When the body is complete, storeResponse stores it, or passes it to the followers of
 // the call: the response to a GraphQL query without a rule, or a client error that cannot be stored. A response that is stored
 // or passed loses its trailers, because another goroutine may read the body.
-func (g *Gateway) store(
+func (g *Gateway) storeResponse(
 	a *attempt, key cache.Key, resp *http.Response, sent http.Header, answer cache.Response,
 ) (*http.Response, coalesce.Ending) {
 	private := coalesce.Ending{Result: coalesce.Private}

@@ -198,7 +198,7 @@ func (l *lateLimit) result() (e policy.LimitError, failure string) {
 // watchEnd replaces the body of a response. A limit error in the last bytes of the body then counts for the account.
 func (g *Gateway) watchEnd(a *attempt, resp *http.Response, permit limits.Permit) *lateLimit {
 	l, header, ctx, q := &lateLimit{}, resp.Header.Clone(), a.detach(), a.question
-	retryAfter, _ := policy.ReadRetryAfter(resp.Header, a.sent)
+	retryAfter, _ := policy.ReadRetryAfter(resp.Header, a.requestedAt)
 	resp.Body = bodies.NewTail(resp.Body, func(tail []byte) {
 		answer := policy.UpstreamAnswer{Status: http.StatusOK, Header: header, GraphQL: true, Body: lastErrors(tail)}
 		var e policy.LimitError

@@ -11,12 +11,12 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// Sent are the request fields of a question. policy/fields.yaml has the rules.
-type Sent struct {
+// Outgoing are the request fields of a question. policy/fields.yaml has the rules.
+type Outgoing struct {
 	Header http.Header
 	// Keyed are the sorted names of the fields in the cache key, besides Accept.
 	Keyed []string
-	// Numbers are the sorted names of the fields of which the cache key has only the name ([Sent.Implied]).
+	// Numbers are the sorted names of the fields of which the cache key has only the name ([Outgoing.Implied]).
 	Numbers  []string
 	Withheld []string // rows of the table for the fields that are not forwarded
 	// Credentials are the fields that are not forwarded because they hold a credential. They belong to the key, because a client
@@ -25,9 +25,9 @@ type Sent struct {
 }
 
 // Outbound returns the fields of a request from a client. known means that the operation is known. via is the Via value of the gateway.
-func Outbound(in http.Header, known bool, via []string) Sent {
+func Outbound(in http.Header, known bool, via []string) Outgoing {
 	connection, out := cache.ConnectionFields(in), make(http.Header, len(in)+2)
-	f := Sent{Header: out}
+	f := Outgoing{Header: out}
 	for name, values := range in {
 		if len(values) == 0 {
 			continue
@@ -118,7 +118,7 @@ func strengthen(values []string) []string {
 }
 
 // KeyParts returns the parts of a cache key: the first parts, and the names and values of the keyed fields and credentials.
-func (f *Sent) KeyParts(first ...string) []string {
+func (f *Outgoing) KeyParts(first ...string) []string {
 	parts := slices.Grow(first, 2*len(f.Keyed))
 	for _, name := range f.Keyed {
 		value := cache.FieldValue(f.Header, name)
@@ -141,7 +141,7 @@ func (f *Sent) KeyParts(first ...string) []string {
 // Implied returns the names of the fields that a response depends on although neither the key nor its Vary field contains their
 // values. vary are the fields of Vary outside the key. A number counts for a response without such fields: an upstream that lists
 // one of its fields in Vary lists all of them.
-func (f *Sent) Implied(vary []cache.Field) []string {
+func (f *Outgoing) Implied(vary []cache.Field) []string {
 	if len(vary) > 0 {
 		return nil
 	}

@@ -60,7 +60,7 @@ func (g *Gateway) send(a *attempt, out *http.Request) (*http.Response, error) {
 			// A disconnect of the client must not end the trial without a result.
 			a.ctx = a.untilDrained()
 		}
-		a.sent = time.Now()
+		a.requestedAt = time.Now()
 		a.call.SetPaused(false)
 		s := a.trace.Stage(a.ctx, record.StageRequest)
 		p.sent = true
