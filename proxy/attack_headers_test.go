@@ -65,7 +65,7 @@ func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 			w.get(fmt.Sprint("/users/", i), append(fields, "Authorization: Bearer a", "User-Agent: test/1")...)
 			seen := w.seen.all()[i]
 			w.want("credential", seen.Header.Get("Authorization"), "Bearer a")
-			w.want("via", seen.Header.Get("Via"), "1.1 "+w.gateway.pseudonym)
+			w.want("via", seen.Header.Get("Via"), "1.1 "+w.gateway.screen.Name)
 			w.want("host", seen.Host, "upstream.test")
 			if agent := seen.Header.Get("User-Agent"); agent != "test/1" && agent != "weir" {
 				w.Errorf("User-Agent: %q", agent)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weirgate/weir/proxy/caller"
+	"github.com/weirgate/weir/proxy/cors"
 )
 
 // TestOwnResponsesAreReadableInBrowsers checks every kind of response that the gateway writes itself.
@@ -35,10 +36,10 @@ func TestOwnResponsesAreReadableInBrowsers(t *testing.T) {
 		for _, path := range []string{"/user", "/made/up", "/graphql", "/api/v3/user"} {
 			r := w.do(http.MethodOptions, path, nil, origin, "Access-Control-Request-Method: PATCH", "Access-Control-Request-Headers: authorization, x-mcp-readonly,weir-tag")
 			w.want(path, r.StatusCode, http.StatusNoContent)
-			w.wantHeader(r, "Access-Control-Allow-Origin: *", "Access-Control-Allow-Methods: "+allowedMethods,
+			w.wantHeader(r, "Access-Control-Allow-Origin: *", "Access-Control-Allow-Methods: "+cors.Methods,
 				"Access-Control-Allow-Headers: authorization, x-mcp-readonly, weir-tag", "Access-Control-Max-Age: 86400", "Cache-Status: weir; detail=preflight")
 		}
-		for method, allowed := range map[string]string{"PROPFIND": allowedMethods + ", PROPFIND", "TRACE": allowedMethods, "GET, PROPFIND": allowedMethods} {
+		for method, allowed := range map[string]string{"PROPFIND": cors.Methods + ", PROPFIND", "TRACE": cors.Methods, "GET, PROPFIND": cors.Methods} {
 			w.wantHeader(w.do(http.MethodOptions, "/made/up", nil, origin, "Access-Control-Request-Method: "+method), "Access-Control-Allow-Methods: "+allowed)
 		}
 		w.want("OPTIONS of another program", w.do(http.MethodOptions, "/user", nil, origin).StatusCode, http.StatusUnauthorized)

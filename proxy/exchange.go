@@ -71,18 +71,9 @@ func (g *Gateway) openBackground(in *http.Request, cause trace.SpanContext) *exc
 func (g *Gateway) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: inbound.NewRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now()}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = &record.Record{ID: rand.Text(), Start: ex.waitingSince, Method: methodLabel(r.Method), Route: record.OtherRoute, Path: record.OtherRoute, Upstream: g.Upstream.Hostname()}
+	ex.record = &record.Record{ID: rand.Text(), Start: ex.waitingSince, Method: record.MethodLabel(r.Method), Route: record.OtherRoute, Path: record.OtherRoute, Upstream: g.Upstream.Hostname()}
 	ex.prefer = fields.ParsePrefer(r.Header[fields.Prefer])
 	return ex
-}
-
-// methodLabel bounds the methods in logs and metrics.
-func methodLabel(method string) string {
-	switch method {
-	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
-		return method
-	}
-	return "_OTHER"
 }
 
 // throttle refuses a request from an address that sends too fast, or has too many requests in progress. ServeHTTP calls

@@ -38,6 +38,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/caller"
+	"github.com/weirgate/weir/proxy/cors"
 	"github.com/weirgate/weir/proxy/inbound"
 	"github.com/weirgate/weir/proxy/learned"
 	"github.com/weirgate/weir/proxy/names"
@@ -176,7 +177,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = g.screen.Check(ex.in)
 	}
-	if err == nil && ex.isPreflight() {
+	if err == nil && ex.body == nil && cors.IsPreflight(ex.in) {
 		g.answerPreflight(ex)
 		return
 	}
@@ -213,4 +214,14 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ex.w.Closes = true // net/http or another program could parse bytes of the body as the next request
 	}
 	g.forward(a)
+}
+
+// answerPreflight permits a request of a browser.
+func (g *Gateway) answerPreflight(ex *exchange) {
+	ex.record.Cache = record.CacheStatus{Detail: "preflight", Own: true}
+	h := ex.w.Header()
+	cors.Allow(h, g.exposed)
+	cors.Permit(h, ex.in.Header)
+	g.setWeirHeaders(ex, http.StatusNoContent, h)
+	ex.w.WriteHeader(http.StatusNoContent)
 }

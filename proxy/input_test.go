@@ -341,7 +341,7 @@ func TestViaNamesTheProtocolOfTheClient(t *testing.T) {
 		_ = w.raw("GET /users/c HTTP/1.0\r\nHost: gateway.test\r\n\r\n")
 		_ = w.raw("GET /users/d HTTP/1.2\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
 		for i, version := range []string{"1.1", "2.0", "1.0", "1.1"} {
-			w.want("Via", w.seen.all()[i].Header.Get("Via"), version+" "+w.gateway.pseudonym)
+			w.want("Via", w.seen.all()[i].Header.Get("Via"), version+" "+w.gateway.screen.Name)
 		}
 	})
 }
@@ -378,7 +378,7 @@ func TestViaOfTheClientIsKept(t *testing.T) {
 			w.get(path, "Via: 1.0 fred, 1.1 weir-other", "Via: HTTP/2 edge (a, b)")
 		}
 		for _, r := range w.seen.all() {
-			want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", "1.1 " + w.gateway.pseudonym}
+			want := []string{"1.0 fred, 1.1 weir-other", "HTTP/2 edge (a, b)", "1.1 " + w.gateway.screen.Name}
 			failIf(w, !slices.Equal(r.Header["Via"], want), "%s: the upstream got Via %q, want %q", r.URL.Path, r.Header["Via"], want)
 		}
 	})

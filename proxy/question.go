@@ -148,7 +148,7 @@ func (g *Gateway) parse(ex *exchange, identity *caller.Identity) (*question, err
 		cacheControl: cache.ParseDirectives(ex.in.Header["Cache-Control"]),
 	}
 	if !op.Known() {
-		q.claimScope, q.predicts = methodLabel(op.Method)+" "+op.Path, ""
+		q.claimScope, q.predicts = record.MethodLabel(op.Method)+" "+op.Path, ""
 	}
 	ex.question, ex.record.Route, ex.record.Operation = q, q.route, op.ID
 	ex.record.Path = ex.maskedPath()
@@ -386,7 +386,7 @@ func (g *Gateway) authorize(ex *exchange, q *question, scope *policy.Scope) erro
 		return &refusal.Error{
 			Status: http.StatusForbidden, Detail: "scope",
 			Message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s",
-				q.caller.Client, methodLabel(q.method), op.ID),
+				q.caller.Client, record.MethodLabel(q.method), op.ID),
 		}
 	}
 	if q.graphQL != nil && ex.lacksMemory() && (scope.ReadsQueries() || scope.LimitsNames()) {

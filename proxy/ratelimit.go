@@ -14,6 +14,7 @@ import (
 
 	"github.com/weirgate/weir/cache"
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/cors"
 	"github.com/weirgate/weir/proxy/record"
 )
 
@@ -53,7 +54,7 @@ func (g *Gateway) answerFromLedger(a *attempt) bool {
 	h := a.w.Header()
 	code := copyEntryHeader(a, status, status.Answered, h)
 	h.Del("Age") // the status is not a stored response
-	g.allowOrigins(h)
+	cors.Allow(h, g.exposed)
 	g.finishHeader(a.exchange, code, h)
 	a.w.WriteHeader(code)
 	if code == http.StatusOK && a.method != http.MethodHead {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 
+	"github.com/weirgate/weir/proxy/cors"
 	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/refusal"
 )
@@ -27,7 +28,7 @@ func (g *Gateway) refuse(ex *exchange, err error) {
 	h := ex.w.Header()
 	clear(h)
 	g.setWeirHeaders(ex, f.Status, h)
-	g.allowOrigins(h)
+	cors.Allow(h, g.exposed)
 	h.Set(g.Dialect.RequestID, ex.record.ID)
 	body := f.Format(h, g.Dialect)
 	ex.w.Closes = ex.w.Closes || f.Closes

@@ -132,6 +132,9 @@ func (a *attempt) selectCoding(status int, h http.Header, length int64, offered 
 const (
 	requestIDHeader = "Weir-Request-Id"
 	debugHeader     = "Weir-Debug"
+	// exposedFields are the response fields that programs of other sites may read, besides those of the dialect.
+	exposedFields = "ETag, Link, Location, Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, X-RateLimit-Resource, X-RateLimit-Reset, " +
+		"X-OAuth-Scopes, X-Accepted-OAuth-Scopes, X-Poll-Interval, Deprecation, Sunset, Cache-Status, " + requestIDHeader + ", " + debugHeader
 )
 
 // finishHeader completes the header of a response that came from the cache or the upstream.

@@ -16,6 +16,7 @@ import (
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
 	"github.com/weirgate/weir/proxy/learned"
+	"github.com/weirgate/weir/proxy/record"
 	"github.com/weirgate/weir/proxy/refusal"
 	"github.com/weirgate/weir/proxy/tags"
 )
@@ -138,7 +139,7 @@ func refusedByScope(q *question, err error) error {
 	return &refusal.Error{
 		Status: http.StatusForbidden, Detail: "scope", Cause: reason,
 		Message: fmt.Sprintf("Forbidden: this gateway does not let its client %q call %s %s: %s",
-			q.caller.Client, methodLabel(q.method), q.match.Operation.ID, reason.Reason),
+			q.caller.Client, record.MethodLabel(q.method), q.match.Operation.ID, reason.Reason),
 	}
 }
 

@@ -78,8 +78,21 @@ type Record struct {
 	Stages []Stage `json:"stages,omitempty"`
 }
 
-// OtherRoute is the route of requests without an operation.
-const OtherRoute = "_OTHER"
+const (
+	// OtherRoute is the route of requests without an operation.
+	OtherRoute = "_OTHER"
+	// OtherMethod replaces the methods that are not registered.
+	OtherMethod = "_OTHER"
+)
+
+// MethodLabel bounds the methods in logs and metrics.
+func MethodLabel(method string) string {
+	switch method {
+	case "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE":
+		return method
+	}
+	return OtherMethod
+}
 
 // MaxQueryName bounds the names of GraphQL operations, which clients choose.
 const MaxQueryName = 64

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weirgate/weir/policy"
+	"github.com/weirgate/weir/proxy/cors"
 	"github.com/weirgate/weir/proxy/names"
 	"github.com/weirgate/weir/proxy/refusal"
 )
@@ -36,7 +37,7 @@ func (g *Gateway) Check(r *http.Request) error {
 	case r.Method == http.MethodConnect, r.Method == http.MethodTrace:
 		return &refusal.Error{
 			Status: http.StatusMethodNotAllowed, Message: "Method Not Allowed: " + r.Method,
-			Allow: "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+			Allow: cors.Methods + ", OPTIONS",
 		}
 	case len(r.RequestURI) > MaxTarget:
 		return &refusal.Error{Status: http.StatusRequestURITooLong, Message: "URI Too Long: at most 8 KiB"}
