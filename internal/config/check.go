@@ -323,6 +323,8 @@ func (d *decoder) checkStore(s Store) {
 	}
 	schemes := []string{"redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"}
 	u, err := url.Parse(s.URL)
+	d.require(!reservedInPassword(s.URL), "store.url",
+		"%q: the user name or the password has a reserved character; write it as %%XX, such as %%2F for /", redacted(s.URL))
 	d.require(!badPort(u, err), "store.url", "%q: the port must be a number from 1 to 65535, as in redis://127.0.0.1:6379", redacted(s.URL))
 	d.require(err == nil && slices.Contains(schemes, u.Scheme) && u.Host != "", "store.url",
 		"%q: must be memory:, memory:/FILE or a URL of one of %s", redacted(s.URL), strings.Join(schemes, ", "))
@@ -330,6 +332,22 @@ func (d *decoder) checkStore(s Store) {
 		err := redisclient.Check(s.URL)
 		d.require(err == nil, "store.url", "%q: %v; use a URL such as redis://HOST:6379/0", redacted(s.URL), err)
 	}
+}
+
+// reservedInPassword reports whether a password in a URL, or a user name, has a character that ends the authority, or that is
+// invalid in a URL. The errors of other checks would name a wrong part, or quote the rest of the password.
+func reservedInPassword(text string) bool {
+	_, text, _ = strings.Cut(text, "://")
+	authority := text
+	if end := strings.IndexAny(text, "/?#"); end >= 0 {
+		authority = text[:end]
+	}
+	if at := strings.LastIndex(authority, "@"); at >= 0 {
+		_, err := url.Parse("//" + authority[:at] + "@host")
+		return err != nil
+	}
+	rest, _, _ := strings.Cut(text[len(authority):], "=") // the value of an option may have an @
+	return strings.Contains(rest, "@")
 }
 
 // badPort reports whether the result of [url.Parse] has an invalid port.

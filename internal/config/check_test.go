@@ -16,6 +16,19 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+// A password with a reserved character ends the authority of the URL, so that other parts seem to be wrong.
+func TestReservedCharactersInPasswordsAreReported(t *testing.T) {
+	const want = `2:14: store.url: "redis://•••@127.0.0.1:6379/0": the user name or the password has a reserved character; write it as %XX, such as %2F for /`
+	var mistakes []mistake
+	for _, password := range []string{"a#b", "a/b", "a?b", "a b", "a[b", "%sb", "1#2", "1/2", "1?2"} {
+		mistakes = append(mistakes, mistake{password, fmt.Sprintf("store: {url: \"redis://:%s@127.0.0.1:6379/0\"}", password), want})
+	}
+	checkMistakes(t, minimal, mistakes)
+	for _, url := range []string{"redis://:a@b@h:1/0", "redis://:a:b@h:1/0", "redis://:a%2Fb@h:1/0", "redis://h:1/0?client_name=a@b"} {
+		valid(t, minimal+"store: {url: \""+url+"\"}")
+	}
+}
+
 func TestInvalidValuesAreReported(t *testing.T) {
 	stores := "must be memory:, memory:/FILE or a URL of one of redis, rediss, redis+sentinel, rediss+sentinel, redis+cluster, rediss+cluster"
 	checkMistakes(t, minimal, []mistake{
