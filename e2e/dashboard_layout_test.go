@@ -42,6 +42,7 @@ type fakeGateway struct {
 	history  *history.History
 
 	prometheus string // URL of the server of the trends, or empty
+	stop       func() // ends the server and its event streams
 }
 
 // newFakeGateway returns a gateway that has processed a number of requests.
@@ -57,8 +58,12 @@ func newFakeGateway(t *testing.T, accounts, requests int) *fakeGateway {
 // start serves the admin pages, and returns their URL.
 func (b *fakeGateway) start() (url string) {
 	server := httptest.NewServer(b.withHistory(admin.Handler(admin.Access{}, b.sources())))
-	b.Cleanup(server.Close)
-	b.Cleanup(b.history.Close) // ends the event streams, for which the server waits
+	b.stop = func() {
+		b.history.Close() // ends the event streams, for which the server waits
+		server.CloseClientConnections()
+		server.Close()
+	}
+	b.Cleanup(b.stop)
 	return server.URL
 }
 
@@ -153,7 +158,11 @@ func (b *fakeGateway) state() any {
 			{Path: "/repos/an-organization-with-a-long-name/a-repository-with-an-even-longer-name/stats/commit_activity", Account: b.name(1), Since: b.began, Next: time.Now().Add(15 * time.Second), Polls: 5, Waiting: 1},
 		}
 		state["refused"] = []map[string]any{{"credential": "ci", "until": b.began.Add(10 * time.Minute), "times": 2}}
-		state["certificates"] = []any{map[string]any{"name": "weir.a-long-name-of-an-organization.example.com", "expires": b.began.Add(9 * 24 * time.Hour)}, map[string]any{"name": "/etc/weir/admin.pem", "expires": b.began.Add(80 * 24 * time.Hour)}}
+		certificates := []any{}
+		for i := range 6 {
+			certificates = append(certificates, map[string]any{"name": fmt.Sprintf("/etc/weir/%d.pem", i), "expires": b.began.Add(80 * 24 * time.Hour)})
+		}
+		state["certificates"] = append(certificates, map[string]any{"name": "weir.a-long-name-of-an-organization.example.com", "expires": b.began.Add(9 * 24 * time.Hour)})
 		state["cache"] = map[string]any{"keys": 48213, "bytes": 187 << 20, "max_bytes": 256 << 20}
 	}
 	return state
@@ -333,7 +342,7 @@ func (b *fakeGateway) fill(line []*int) {
 }
 
 // TestDashboardLayout checks the layout of every screen in nine widths and two themes, and its accessibility with
-// axe-core: without accounts, with a thousand accounts and 200 clients, and with a lost store.
+// axe-core: without accounts, with a thousand accounts and 200 clients, with a lost store, and after the gateway has stopped.
 func TestDashboardLayout(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -341,7 +350,8 @@ func TestDashboardLayout(t *testing.T) {
 		accounts int
 		requests int
 		lost     bool
-	}{{"none", 0, 0, false}, {"thousand", 1000, 2000, false}, {"lost", 3, 40, true}} {
+		stopped  bool
+	}{{"none", 0, 0, false, false}, {"thousand", 1000, 2000, false, false}, {"lost", 3, 40, true, false}, {"stopped", 9, 40, false, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newFakeGateway(t, c.accounts, c.requests)
@@ -359,11 +369,22 @@ func TestDashboardLayout(t *testing.T) {
 				waited := value[string](page, `fetch("/api/v1/requests").then(r => r.json()).then(list => list.find(r => r.result === "waited").id)`)
 				screens = append(screens, "spending?by=operation&client=builds", "requests?client=builds&result=miss", "requests/"+waited)
 			}
+			if c.stopped {
+				page.expect("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+				b.stop()
+				page.eventually("the page shows the lost connection", `document.getElementById("banner").innerText.includes("The gateway does not respond")`)
+			}
 			for _, address := range screens {
-				visit(page, address)
+				if c.stopped {
+					value[string](page, fmt.Sprintf("location.hash = %q", address))
+				} else {
+					visit(page, address)
+				}
 				checkScreen(page, c.name, address, true)
 			}
-			if c.accounts > 0 {
+			if c.accounts > 0 && !c.stopped {
+				visit(page, "system")
+				page.eventually("the page shows the certificate that ends first", `document.getElementById("upstream-facts").textContent.includes("a-long-name-of-an-organization")`)
 				visit(page, "spending")
 				page.eventually("the page shows what a client has borrowed", `/agent\s+core\s+1,666\s+0\s+4,500\s+2,950\s+1,284\s+0\s+42\s+0/.test(document.querySelector("#client-tables tbody tr").innerText)`)
 			}
@@ -451,6 +472,9 @@ func theme(dark bool) string {
 //   - text truncated without need, or of low contrast (WCAG 2.2, 1.4.3)
 //   - a table or field without a name
 //   - an empty panel
+//   - a scale without its end, or a word without its value
+//   - an answer that the list beside it contradicts
+//   - green on a page without a gateway
 const layoutProblems = `(() => {
 		const problems = [];
 		const width = document.documentElement.clientWidth;
@@ -483,6 +507,16 @@ const layoutProblems = `(() => {
 		for (const f of document.querySelectorAll("input, select, button, nav, dialog, [role=meter], [role=region], svg[role=img]")) {
 			if (!(f.labels?.length || f.getAttribute("aria-label") || f.getAttribute("aria-labelledby") || f.innerText?.trim())) problems.push("no accessible name: " + f.outerHTML.slice(0, 80));
 		}
+		if (document.documentElement.dataset.lost === "true") for (const e of document.querySelectorAll("body *")) {
+			if (!visible(e) || e.closest("[data-lost] :is(.badge, .tiles, .panel, #alerts)") && getComputedStyle(e.closest(".badge, .tiles, .panel, #alerts")).filter === "grayscale(1)") continue;
+			for (const [r, g, b, a] of [getComputedStyle(e).color, getComputedStyle(e).backgroundColor].map(paint)) if (a > 50 && g > r + 30 && g > b + 15) problems.push("green without a gateway: " + e.tagName + "." + e.className + " " + e.textContent.slice(0, 40));
+		}
+		const answer = [...document.querySelectorAll(".answer")].find(visible)?.innerText ?? "";
+		if (answer.includes("every budget lasts") && [...document.querySelectorAll(".forecast")].some((f) => visible(f) && f.innerText.includes("▲"))) problems.push("the answer contradicts the list: " + answer);
+		if (/ and \S+ and /.test(answer)) problems.push("names without commas: " + answer);
+		for (const e of document.querySelectorAll("td")) if (visible(e) && e.innerText.trim() === "–" && getComputedStyle(e, "::before").content.includes("resets in")) problems.push("a reset without a time");
+		for (const e of document.querySelectorAll(".fall-scale")) if (visible(e) && !visible(e.querySelector(".fall-time"))) problems.push("a scale without its end");
+		for (const e of document.querySelectorAll(".spend .cut.strong")) if (visible(e) && e.scrollWidth > e.clientWidth + 1 && (width >= 1440 || e.nextElementSibling.matches(":empty"))) problems.push("truncated although the row has room: " + e.textContent);
 		for (const t of document.querySelectorAll("table")) if (!t.querySelector("thead th[scope=col]")) problems.push("table without headers: " + t.className);
 		for (const p of document.querySelectorAll(".panel")) if (visible(p) && p.innerText.trim().split("\n").length < 2) problems.push("empty panel: " + p.innerText);
 		for (const e of document.querySelectorAll("body *")) {

@@ -73,6 +73,7 @@ func TestDashboardShowsRequestsAndBudgets(t *testing.T) {
 	failIf(t, !strings.Contains(resp.Header.Get("Cache-Status"), "fwd=stale"), "after the purge: %s", resp.Header.Get("Cache-Status"))
 	page.do(chromedp.Click(chromedp.CSS("#reload")))
 	page.eventually("the reload fails without a file", `document.getElementById("control-result").innerText.includes("no configuration file")`)
+	page.eventually("the answer names the failed reload", `document.getElementById("system-answer").innerText.startsWith("Yes, but the last reload failed")`)
 	page.expect("422 (Unprocessable Entity)")
 
 	visit(page, "budgets")

@@ -91,14 +91,14 @@ function createRow({ account: { account: id, kind: kindText } }) {
   const held = el("span", { class: "gauge-held" });
   const gauge = el("span", { class: "gauge", role: "meter", "aria-valuemin": 0 }, fill, held);
   const number = el("span", { class: "gauge-text" });
-  const reset = el("span");
+  const reset = el("span"), resetCell = el("td", { class: "num" }, reset);
   const forecastText = el("span", { class: "forecast" });
   const spark = svg("svg", { class: "spark", viewBox: "0 0 160 30", preserveAspectRatio: "none", role: "img" });
   const node = el("tr", {},
     el("th", { scope: "row" }, el("span", { class: "account" }, name, kind, coolDown)),
     el("td", {}, resource),
     el("td", {}, el("span", { class: "gauge-cell" }, gauge, number)),
-    el("td", { class: "num" }, reset),
+    resetCell,
     el("td", {}, forecastText),
     el("td", { class: "spark-col" }, spark));
   let drawnRow = null, drawnState = "";
@@ -107,6 +107,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
     showCoolDown(coolDown, account);
     const resets = until(budget.reset);
     setText(reset, budget.used && resets > 0 ? formatSeconds(resets) : "–");
+    resetCell.classList.toggle("none", reset.textContent === "–");
     showForecast(forecastText, budget, forecast);
     if (budget.resource === "graphql" && account.graphql_drain) setText(forecastText, drainText(account));
     const line = ownValue(ownValue(lines, account.account), budget.resource);

@@ -3,7 +3,7 @@
 import { byId, el, reconcile, setText } from "./dom.js";
 import { clock, count, formatSeconds, plural } from "./format.js";
 import { model, now, registerPanel, until } from "./model.js";
-import { rows, urgent } from "./risk.js";
+import { MIN_BLOCKED, rows, urgent } from "./risk.js";
 import { visible } from "./route.js";
 
 /** Creates a tile with a name, a value and a detail. */
@@ -44,8 +44,11 @@ function answer() {
   if (worst) return worst.urgent === "exhausted" ? [`Yes. ${exhaustedText(worst)}.`, "bad"] : [`Yes. ${earlyText(worst)}.`, "warn"];
   const blocked = blockedAccounts();
   if (blocked.length) return [`No budget runs out, but Weir sends nothing for ${joinNames(blocked.map((a) => a.label))}.`, "warn"];
+  if (rows.some((r) => r.blocked > 0)) return [`No. At the present rate, no budget runs out more than ${MARGIN} before its reset.`, "good"];
   return ["No. At the present rate, every budget lasts until its reset.", "good"];
 }
+
+const MARGIN = formatSeconds(MIN_BLOCKED / 1000);
 
 function tiles() {
   if (!model.ready) return [];
@@ -55,7 +58,7 @@ function tiles() {
   const waiting = Object.values(model.state.waiting ?? {}).reduce((a, b) => a + b, 0), blocked = blockedAccounts().length;
   return [
     { key: "exhausted", name: "Exhausted now", value: count(exhausted), detail: `of ${plural(rows.length, "budget")}`, tone: exhausted ? "bad" : "" },
-    { key: "early", name: "Will run out early", value: count(early), detail: "before the reset, at the present rate", tone: early ? "warn" : "" },
+    { key: "early", name: "Will run out early", value: count(early), detail: `${MARGIN} or more before the reset, at the present rate`, tone: early ? "warn" : "" },
     { key: "blocked", name: "In a cool-down", value: count(blocked), detail: `of ${plural(model.accounts.size, "account")}`, tone: blocked ? "bad" : "" },
     { key: "in-flight", name: "In flight · waiting", value: `${count(inFlight)} · ${count(waiting)}`, detail: "requests now", tone: waiting > 50 ? "warn" : "" },
   ].map((t) => (model.error ? { ...t, value: "–", detail: "unknown", tone: "" } : t));
@@ -83,7 +86,11 @@ function banner() {
   return model.error ? [{ tone: "bad", text: `The accounts cannot be listed: ${model.error}` }] : [];
 }
 
-const joinNames = (list) => (list.length > 3 ? `${list.slice(0, 3).join(", ")} and ${count(list.length - 3)} more` : list.join(", "));
+/** Joins names for a sentence, which has the first three of more. */
+export function joinNames(list) {
+  const parts = list.length > 3 ? [...list.slice(0, 3), `${count(list.length - 3)} more`] : list;
+  return parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts.at(-1)}` : parts.join("");
+}
 
 function createAlert() {
   const text = el("span");

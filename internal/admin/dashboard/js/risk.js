@@ -68,7 +68,7 @@ export let rows = [];
 export const urgent = (kind) => rows.filter((r) => r.urgent === kind);
 
 /** The minimum time between exhaustion and reset, in ms, for which a budget counts as running out early. */
-const MIN_BLOCKED = 30000;
+export const MIN_BLOCKED = 30000;
 
 registerPanel(["accounts"], () => {
   const next = new Map(), time = now();

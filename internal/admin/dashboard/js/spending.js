@@ -4,7 +4,7 @@ import { byId, el, label, placeholder, reconcile, setText, table, WindowedRows }
 import { drawChips, drawEmpty, filter } from "./filters.js";
 import { brief, change, clock, count, formatNanoseconds, percent, plural } from "./format.js";
 import { comparable, labelOf, model, OUTCOMES, registerPanel } from "./model.js";
-import { createTile, drawAnswer } from "./overview.js";
+import { createTile, drawAnswer, joinNames } from "./overview.js";
 import { linkTo, visible } from "./route.js";
 
 /** The maximum number of rows in the tables about operations. */
@@ -129,7 +129,7 @@ function drawAnswers(groups) {
   }
   const equal = groupBy(model.costs.spenders, "client").filter((g) => g.name !== OTHERS && g.spent >= first.spent * NEARLY);
   if (equal.length > 1) {
-    const names = equal.length > 3 ? plural(equal.length, "client") : equal.map((g) => g.label).join(" and ");
+    const names = equal.length > 3 ? plural(equal.length, "client") : joinNames(equal.map((g) => g.label));
     return drawAnswer("spending-answer", `${names} spend about the same: each up to ${percent(first.spent, spent)} of ${count(spent)} in the last hour.`);
   }
   drawAnswer("spending-answer", `${first.label} spends most: ${count(first.spent)} of ${count(spent)} (${percent(first.spent, spent)}) in the last hour.`);

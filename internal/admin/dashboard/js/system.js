@@ -43,6 +43,9 @@ function drawStore() {
 /** The time before the end of a certificate, in seconds, from which the page warns. */
 const CERTIFICATE_WARNING = 14 * 86400;
 
+/** Returns the certificates, the one that ends first first. */
+const byEnd = ({ certificates }) => (certificates ?? []).toSorted((a, b) => Date.parse(a.expires) - Date.parse(b.expires));
+
 /** Describes the end of a certificate. */
 const endText = (c) => (until(c.expires) <= 0 ? "has expired" : `ends in ${formatSeconds(until(c.expires))}`);
 
@@ -52,7 +55,7 @@ function drawUpstream() {
   const attempts = model.requests.slice(0, MAX_REQUESTS).flatMap((r) => (r.stages ?? []).filter((t) => t.name === "attempt"));
   const times = attempts.map((t) => t.elapsed_ns).sort((a, b) => a - b), failed = attempts.filter((t) => t.failed).length;
   const at = (part) => formatNanoseconds(times[Math.min(times.length - 1, Math.floor(part * times.length))]);
-  const certificates = (s.certificates ?? []).slice(0, 5).map((c) => ["Certificate", `${endText(c)}: ${c.name.split("/").at(-1)}`, until(c.expires) < CERTIFICATE_WARNING ? "bad" : ""]);
+  const certificates = byEnd(s).slice(0, 5).map((c) => ["Certificate", `${endText(c)}: ${c.name.split("/").at(-1)}`, until(c.expires) < CERTIFICATE_WARNING ? "bad" : ""]);
   drawFacts("upstream-facts", [
     ["Upstream", s.upstream],
     ["Latency", times.length ? `median ${at(0.5)}, 95 % within ${at(0.95)}` : "no request yet"],
@@ -115,10 +118,11 @@ for (const id of ["store", "upstream-facts", "audit", "config"]) byId(id).replac
 function drawHealth() {
   const s = model.state;
   const quarantined = s.refused?.length ?? 0;
-  const [ending] = (s.certificates ?? []).toSorted((a, b) => until(a.expires) - until(b.expires));
+  const [ending] = byEnd(s);
   if (s.store.lost) drawAnswer("system-answer", `No. The store has not responded for ${formatSeconds(-until(s.store.lost))}.`, "bad");
   else if (ending && until(ending.expires) <= 0) drawAnswer("system-answer", "No. A certificate has expired, so clients refuse the gateway.", "bad");
   else if (quarantined) drawAnswer("system-answer", `Mostly. The upstream rejects ${plural(quarantined, "credential")}.`, "warn");
+  else if (audit?.find((c) => c.action === "reload")?.outcome.startsWith("failed")) drawAnswer("system-answer", "Yes, but the last reload failed: the previous configuration stays in force.", "warn");
   else if (ending && until(ending.expires) < CERTIFICATE_WARNING) drawAnswer("system-answer", `Yes, but a certificate ${endText(ending)}.`, "warn");
   else drawAnswer("system-answer", s.store.kind === "redis" ? `Yes. ${plural(s.store.replicas, "replica")} share Redis.` : "Yes. This replica runs alone.", "good");
 }
