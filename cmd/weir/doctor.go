@@ -364,7 +364,7 @@ func (d *doctor) checkRedis(ctx context.Context) {
 		}
 	}
 	if err != nil {
-		d.report("redis", checkFailed, err.Error(), "correct store.url, or start Redis; see "+section)
+		d.report("redis", checkFailed, err.Error(), "store.url: "+redisclient.Remedy(err)+"; see "+section)
 		return
 	}
 	switch eviction, _, err := redisclient.Eviction(ctx, client); {

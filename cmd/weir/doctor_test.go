@@ -215,6 +215,11 @@ func TestDoctorReportsRedisThatEvicts(t *testing.T) {
 	checks := check("unix://" + socket)
 	assertCheck(t, checks, "redis", checkOK, "responds in")
 	assertCheck(t, checks, "redis eviction", checkOK, "noeviction")
+	noError(t, client.ConfigSet(t.Context(), "requirepass", "hunter2").Err())
+	if c := check("unix://" + socket)["redis"]; c.Result != checkFailed || !strings.HasPrefix(c.Remedy, "store.url: add the password to the URL") {
+		t.Errorf("without the password: %+v", c)
+	}
+	noError(t, client.ConfigSet(t.Context(), "requirepass", "").Err()) // the connection was opened before the password
 	noError(t, client.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
 	assertCheck(t, check("unix://"+socket), "redis eviction", checkWarning, "allkeys-lru")
 	assertCheck(t, check("redis://127.0.0.1:1"), "redis", checkFailed, "connection refused")
