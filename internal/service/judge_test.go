@@ -80,6 +80,7 @@ func TestJudgeReportsStaleReads(t *testing.T) {
 		{"star", "/repos/acme/widgets/stargazers/count", `PUT /user/starred/acme/widgets `, true},
 		{"star check", "/user/starred/acme/widgets", `DELETE /user/starred/acme/widgets `, true},
 		{"team by number", "/teams/203/members", `PUT /orgs/acme/teams/coils/memberships/outsider {}`, true},
+		{"nested team by number", "/teams/203/repos", `DELETE /orgs/acme/teams/springs-levers `, true},
 		{"selected secrets", "/repos/acme/widgets/actions/organization-secrets", `PUT /orgs/acme/actions/secrets/KEY {}`, true},
 		{"protection", "/repos/acme/widgets/branches/main", `PUT /repos/acme/widgets/branches/main/protection {}`, true},
 		{"check runs of a branch", "/repos/acme/widgets/commits/main/check-runs", `POST /repos/acme/widgets/check-runs {"name":"x","head_sha":"main"}`, true},

@@ -69,10 +69,10 @@ func (s *Service) join(r *request, login string) *membership {
 	return m
 }
 
-// setMembership handles PUT of a membership.
+// setMembership handles PUT of a membership. The first owner stays one.
 func setMembership(s *Service, r *request) response {
 	m := s.join(r, keyOf(r.path))
-	m.admin = r.text("role") == "admin"
+	m.admin = r.text("role") == "admin" || m.user == s.world.ownerOf(r.org)
 	return respond(membershipObject(r, r.org, m))
 }
 
@@ -157,15 +157,11 @@ type team struct {
 
 // hasMember reports whether a user is a member of the team or of a team nested in it.
 func (t *team) hasMember(org *account, login string) bool {
-	for _, own := range org.teams {
-		for at := own; at != nil && own.members[login]; at = at.parent {
-			if at == t {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(org.teams, func(own *team) bool { return own.members[login] && own.isIn(t) })
 }
+
+// isIn reports whether a team is another one, or nested in it.
+func (t *team) isIn(other *team) bool { return t != nil && (t == other || t.parent.isIn(other)) }
 
 // teamObject returns the JSON object of a team (Document A section 2.5). The object contains the parent teams.
 func teamObject(req *request, org *account, t *team) object {
@@ -249,8 +245,13 @@ func updateTeam(s *Service, r *request) response {
 }
 
 func deleteTeam(_ *Service, r *request) response {
-	r.org.teams = slices.DeleteFunc(r.org.teams, func(t *team) bool { return t == r.team || t.parent == r.team })
-	r.touch("/orgs/"+r.org.login+"/teams/**", "/teams/"+itoa(r.team.id)+"/**")
+	r.org.teams = slices.DeleteFunc(r.org.teams, func(t *team) bool {
+		if t.isIn(r.team) {
+			r.touch("/teams/" + itoa(t.id) + "/**")
+		}
+		return t.isIn(r.team)
+	})
+	r.touch("/orgs/" + r.org.login + "/teams/**")
 	return response{status: http.StatusNoContent}
 }
 

@@ -243,6 +243,7 @@ func TestMembershipsAreShownByAllTheirRoutes(t *testing.T) {
 		{"owner", "GET /orgs/acme/teams/builders/members", 200, `"login":"outsider"`}, // coils is below builders
 		{"owner", "PUT /orgs/acme/public_members/outsider", 204, ""},
 		{"", "GET /orgs/acme/public_members/outsider", 204, ""},
+		{"owner", `PUT /orgs/acme/memberships/acme-owner {"role":"member"}`, 200, `{"role":"admin"}`}, // an organization has an owner
 		{"owner", "DELETE /orgs/acme/members/outsider", 204, ""},
 		{"outsider", "GET /repos/acme/secret", 404, ""},
 		{"owner", "GET /teams/203/members", 200, `!"login":"outsider"`},
