@@ -65,9 +65,8 @@ func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
 				clients.Go(func() {
 					start := time.Now()
 					w.want("status", w.get(watchers).StatusCode, 200)
-					if took := time.Since(start); took > 2*time.Second {
-						w.Errorf("got the response after %v", took)
-					}
+					took := time.Since(start)
+					failIf(w, took > 2*time.Second, "got the response after %v", took)
 				})
 			}
 			clients.Wait()

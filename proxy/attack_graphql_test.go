@@ -90,9 +90,7 @@ func TestCheapCallsDoNotHideTheCostOfOthers(t *testing.T) {
 				clients.Go(func() { ask(c.thenValues, 10+i) })
 			}
 			clients.Wait()
-			if upstream.used > 5000 || upstream.used < 4500 {
-				t.Errorf("%d of 5000 used", upstream.used)
-			}
+			failIf(t, upstream.used > 5000 || upstream.used < 4500, "%d of 5000 used", upstream.used)
 		})
 	}
 }
@@ -165,9 +163,8 @@ func TestLongNamesInGraphQLCallsAreNotKept(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		w.get("/user")
-		if grown := int64(heapSize()) - int64(before); grown > 10<<20 {
-			t.Errorf("the heap grew by %d MiB", grown>>20)
-		}
+		grown := int64(heapSize()) - int64(before)
+		failIf(t, grown > 10<<20, "the heap grew by %d MiB", grown>>20)
 		runtime.KeepAlive(w)
 	})
 }

@@ -67,9 +67,8 @@ func TestConnectionDoesNotRemoveFieldsOfWeir(t *testing.T) {
 			w.want("credential", seen.Header.Get("Authorization"), "Bearer a")
 			w.want("via", seen.Header.Get("Via"), "1.1 "+w.gateway.screen.Name)
 			w.want("host", seen.Host, "upstream.test")
-			if agent := seen.Header.Get("User-Agent"); agent != "test/1" && agent != "weir" {
-				w.Errorf("User-Agent: %q", agent)
-			}
+			agent := seen.Header.Get("User-Agent")
+			failIf(w, agent != "test/1" && agent != "weir", "User-Agent: %q", agent)
 			w.wantFields("forwarded", seen.Header, "X-Real-Ip: ", "X-Forwarded-For: ", "Te: ", "Upgrade: ", "Connection: ", "Keep-Alive: ", "Proxy-Connection: ")
 		}
 	})
@@ -99,9 +98,7 @@ func TestAliasesOfTrustedFieldsAreDropped(t *testing.T) {
 				seen := w.seen.all()[i]
 				w.want("host", seen.Host, "upstream.test")
 				for name, values := range seen.Header {
-					if strings.Contains(strings.Join(values, ","), "evil") {
-						w.Errorf("%s: %s was forwarded", path, name)
-					}
+					failIf(w, strings.Contains(strings.Join(values, ","), "evil"), "%s: %s was forwarded", path, name)
 				}
 			}
 		})

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // redirects are the statuses with which an upstream can send a client to another URL.
@@ -16,9 +18,7 @@ func onlyTo(t *testing.T) option {
 	return func(c *Config) {
 		next := c.Transport
 		c.Transport = roundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.URL.Scheme != "http" || r.URL.Host != "upstream.test" {
-				t.Errorf("a request was sent to %s", r.URL)
-			}
+			failIf(t, r.URL.Scheme != "http" || r.URL.Host != "upstream.test", "a request was sent to %s", r.URL)
 			return next.RoundTrip(r)
 		})
 	}
@@ -86,9 +86,7 @@ func TestOnlyExactURLsOfTheUpstreamAreRewritten(t *testing.T) {
 				if got := r.Header["Link"]; len(got) != 2 || got[0] != "<"+linkOf(from, want)+`>; rel="next"; title="`+from+`"` || got[1] != `<http://evil.test/>; rel="last"` {
 					t.Errorf("%s: Link of %q: got %q", method, from, got)
 				}
-				if got := r.Header.Get("Content-Location"); got != want {
-					t.Errorf("%s: Content-Location of %q: got %q, want %q", method, from, got, want)
-				}
+				testservers.Equal(t, fmt.Sprintf("%s: Content-Location of %q", method, from), r.Header.Get("Content-Location"), want)
 			}
 			n++
 		}

@@ -19,21 +19,16 @@ func TestMetricAttributesAreBounded(t *testing.T) {
 			} {
 				method := []string{http.MethodGet, fmt.Sprint("FOO", i), "get", "_OTHER"}[i%4]
 				r := w.try(method, path, nil, fmt.Sprint("Authorization: Bearer ", i%7), "Prefer: respond-async", fmt.Sprint("User-Agent: agent-", i))
-				if r.err != nil {
-					w.Fatal(r.err)
-				}
+				noError(w, r.err)
 				rec := w.recent()[0]
 				labels[fmt.Sprint(rec.Method, " ", rec.Route, " ", rec.Operation, " ", rec.Resource)] = true
 				for _, value := range []string{"owner-", "repo-", "user-", "agent-", "FOO", "Bearer"} {
-					if strings.Contains(rec.Method+rec.Route+rec.Operation+rec.Resource, value) {
-						w.Fatalf("client text in an attribute of %+v", rec)
-					}
+					stopIf(w, strings.Contains(rec.Method+rec.Route+rec.Operation+rec.Resource, value), "client text in an attribute of %+v", rec)
 				}
 			}
 		}
 		// The six kinds of paths have two methods and at most two beginnings each that the catalogue knows.
-		if limit := 2 * 2 * 6; len(labels) > limit {
-			w.Errorf("got %d combinations of attributes, want at most %d", len(labels), limit)
-		}
+		limit := 2 * 2 * 6
+		failIf(w, len(labels) > limit, "got %d combinations of attributes, want at most %d", len(labels), limit)
 	})
 }

@@ -94,9 +94,8 @@ func TestFloodDoesNotEvictFrequentEntries(t *testing.T) {
 			}
 			w.from("192.0.2.1:1000", "GET", fmt.Sprintf("/made/up?_=%d", n), fmt.Sprint("Authorization: Bearer ", n/50))
 		}
-		if _, size := w.gateway.Cache.Size(); size > 1<<20 {
-			w.Errorf("the cache has %d bytes", size)
-		}
+		_, size := w.gateway.Cache.Size()
+		failIf(w, size > 1<<20, "the cache has %d bytes", size)
 		if misses > 10 { // of 100 requests; the first hits do not make the entry frequent
 			w.Errorf("the frequent entry was fetched %d times", misses)
 		}
@@ -130,16 +129,13 @@ func TestTokensAreNotLogged(t *testing.T) {
 		for _, path := range []string{"/user?access_token=" + token, "/made/" + token, "/made/panic?t=" + token, "/made/401", "/made/up;" + token, "/repos/" + token + "/x/subscribers", "//" + token, "/" + token + "%zz", "/user?" + token + "=%zz"} {
 			for _, agent := range []string{"test", "panic"} {
 				response := w.raw("GET " + path + " HTTP/1.1\r\nHost: g\r\nUser-Agent: " + agent + "\r\nConnection: close\r\nAuthorization: Bearer " + token + "\r\nX-Token: " + token + "\r\nCookie: " + token + "\r\n\r\n")
-				if strings.Contains(response, token) {
-					t.Errorf("%s: the response contains the token: %s", path, response)
-				}
+				failIf(t, strings.Contains(response, token), "%s: the response contains the token: %s", path, response)
 			}
 		}
 		body := `{"query":"query ` + token + ` {viewer{login}}"}`
 		w.do(http.MethodPost, "/graphql", strings.NewReader(body), "Authorization: Bearer a")
-		if text := log.String() + fmt.Sprintf("%+v", w.recent()); strings.Contains(text, token) || !strings.Contains(text, "panic") {
-			t.Errorf("logs or records contain the token: %s", text)
-		}
+		text := log.String() + fmt.Sprintf("%+v", w.recent())
+		failIf(t, strings.Contains(text, token) || !strings.Contains(text, "panic"), "logs or records contain the token: %s", text)
 	})
 }
 
@@ -148,9 +144,7 @@ func TestEnvironmentProxiesAreIgnored(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy"} {
 		t.Setenv(name, "http://evil.test:3128")
 	}
-	if wire.NewTransport().Proxy != nil {
-		t.Error("the transport uses a proxy")
-	}
+	failIf(t, wire.NewTransport().Proxy != nil, "the transport uses a proxy")
 	setup(nothing).run(t, func(w *world) {
 		for i, request := range []string{"GET /user HTTP/1.1\r\nHost: evil.test\r\nX-Forwarded-Host: evil.test\r\nX-Upstream: http://evil.test\r\n", "GET /user?url=http://evil.test&webhook=http://evil.test HTTP/1.1\r\nHost: 169.254.169.254\r\nProxy: http://evil.test\r\n"} {
 			w.want("status", parseResponse(w.T, w.raw(request+"Connection: close\r\n\r\n")).StatusCode, 200)

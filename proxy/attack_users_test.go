@@ -267,9 +267,7 @@ func TestCacheKeyContainsTheUpstream(t *testing.T) {
 		for _, address := range []string{"http://other.test/base", "http://upstream.test:8080/base", "https://upstream.test/base", "http://upstream.test/base/base"} {
 			list, tier := w.replicas(1)
 			u, err := url.Parse(address)
-			if err != nil {
-				w.Fatal(err)
-			}
+			noError(w, err)
 			config := w.replica(tier).Config
 			config.Upstream = u
 			if u.Scheme == "https" {
@@ -325,9 +323,8 @@ func TestRefusalDoesNotRevealStoredResponses(t *testing.T) {
 	} {
 		for dialect, o := range map[string]option{"service": func(*Config) {}, "github": github} {
 			t.Run(name+", "+dialect, func(t *testing.T) {
-				if with, without := observe(t, o, before), observe(t, o, func(*world) {}); with != without {
-					t.Errorf("with a stored response:\n%s\nwithout:\n%s", with, without)
-				}
+				with, without := observe(t, o, before), observe(t, o, func(*world) {})
+				failIf(t, with != without, "with a stored response:\n%s\nwithout:\n%s", with, without)
 			})
 		}
 	}
@@ -354,9 +351,8 @@ func TestRefusalDoesNotRevealRequestsInProgress(t *testing.T) {
 			w.want("status", r.Code, http.StatusNotFound)
 			w.want("Cache-Status", r.Header().Get("Cache-Status"), "weir; fwd=uri-miss; fwd-status=404")
 		}
-		if took := time.Since(start); took > time.Second {
-			w.Errorf("got the response after %v", took)
-		}
+		took := time.Since(start)
+		failIf(w, took > time.Second, "got the response after %v", took)
 		clients.Wait()
 	})
 }

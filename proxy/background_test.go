@@ -68,9 +68,8 @@ func TestBufferedBodiesAreBounded(t *testing.T) {
 		for i := range 12 {
 			slow = append(slow, w.open(w.client, http.MethodGet, fmt.Sprint("/users/", i), http.NoBody, bearer("a")))
 			time.Sleep(time.Second)
-			if n := buffers.Used(); n > most {
-				w.Fatalf("%d bytes are buffered", n)
-			}
+			n := buffers.Used()
+			stopIf(w, n > most, "%d bytes are buffered", n)
 		}
 		n := buffers.Used()
 		failIf(w, n < most-size, "only %d bytes are buffered", n)
@@ -163,9 +162,7 @@ func TestPollsAreShared(t *testing.T) {
 	setup(computing(10*time.Second)).run(t, func(w *world) {
 		start := time.Now()
 		for _, r := range w.concurrently(200, contributors, "Prefer: wait=60") {
-			if r.StatusCode != http.StatusOK {
-				w.Fatal(r.Status)
-			}
+			stopIf(w, r.StatusCode != http.StatusOK, "%v", r.Status)
 		}
 		w.want("polls", w.upstreamSaw(), 5) // at 0, 1, 3, 7 and 15 s
 		w.want("duration", time.Since(start), 15*time.Second)
@@ -237,9 +234,7 @@ func TestPollingListsActivePolls(t *testing.T) {
 		go w.get(contributors, "Prefer: wait=60")
 		time.Sleep(4 * time.Second) // polls at 0, 1 and 3 s
 		polls := w.gateway.Polling()
-		if len(polls) != 1 {
-			w.Fatalf("got %+v, want one poll", polls)
-		}
+		stopIf(w, len(polls) != 1, "got %+v, want one poll", polls)
 		p := polls[0]
 		w.want("path", p.Path, contributors)
 		w.want("since", p.Since.Sub(start), time.Duration(0))

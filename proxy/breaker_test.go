@@ -168,9 +168,8 @@ func TestBreakerOpensForAnUnreachableUpstream(t *testing.T) {
 		}
 		w.want("requests in five seconds", w.upstreamSaw(), 1+uncounted+breaker.MaxFailures+5)
 		w.want("stored body", w.get("/users/stored").body, "answer")
-		if status := w.recent()[0].Cache.String(); !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream") {
-			w.Errorf("got Cache-Status %s for the stored response", status)
-		}
+		status := w.recent()[0].Cache.String()
+		failIf(w, !strings.HasPrefix(status, "weir; fwd=stale; ttl=-") || !strings.HasSuffix(status, "; detail=upstream"), "got Cache-Status %s for the stored response", status)
 		down.Store(false)
 		time.Sleep(breaker.TrialInterval)
 		w.want("status of the trial", w.get("/users/new").StatusCode, 200)
@@ -325,9 +324,7 @@ func TestCompressedBodiesAreNotDecompressed(t *testing.T) {
 	for range 16 {
 		_, _ = z.Write(zeros)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, z.Close())
 	setup(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Cache-Control", "max-age=60")
 		w.Header().Set("Content-Encoding", "gzip") // independent of Accept-Encoding

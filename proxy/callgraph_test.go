@@ -15,22 +15,16 @@ import (
 // must be called by the function above it with a smaller indentation.
 func TestCallGraph(t *testing.T) {
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	page, err := os.ReadFile("../docs/internals/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	calls, definedIn := map[string]map[string]bool{}, map[string]map[string]bool{}
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok {
 				add(definedIn, f.Name.Name, name)
@@ -50,21 +44,15 @@ func TestCallGraph(t *testing.T) {
 	followed := 0
 	for _, m := range regexp.MustCompile(`(?m)^((?:  )*)(\w+) +(\w+\.go)$`).FindAllStringSubmatch(string(page), -1) {
 		depth, name, file := len(m[1])/2, m[2], m[3]
-		if depth > len(callers) {
-			t.Fatalf("%s: the indentation is too deep", name)
-		}
-		if !definedIn[name][file] {
-			t.Errorf("%s is not in %s", name, file)
-		}
+		stopIf(t, depth > len(callers), "%s: the indentation is too deep", name)
+		failIf(t, !definedIn[name][file], "%s is not in %s", name, file)
 		if callers = callers[:depth]; depth > 0 && !calls[callers[depth-1]][name] {
 			t.Errorf("%s does not call %s", callers[depth-1], name)
 		}
 		callers = append(callers, name)
 		followed++
 	}
-	if followed < 50 {
-		t.Errorf("the page has %d calls", followed)
-	}
+	failIf(t, followed < 50, "the page has %d calls", followed)
 }
 
 // functionFields returns the names of the fields of a struct type that are functions.

@@ -162,9 +162,7 @@ func TestIdenticalRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 	setup(slowly("all")).run(t, func(w *world) {
 		list, _ := w.replicas(3)
 		for _, r := range sendToAll(list, 1000, watchers) {
-			if r.Code != http.StatusOK || r.Body.String() != "all" {
-				w.Fatal(r.Code, r.Body)
-			}
+			stopIf(w, r.Code != http.StatusOK || r.Body.String() != "all", "%v %v", r.Code, r.Body)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 1)
 		w.want("Cache-Status of another replica", sendTo(list[2], watchers).Header().Get("Cache-Status")[:9], "weir; hit")
@@ -183,15 +181,12 @@ func TestPollsAreSharedAcrossReplicas(t *testing.T) {
 			}
 		})
 		for _, r := range sendToAll(list, 1000, contributors, "Prefer", "wait=60") {
-			if r.Code != http.StatusOK {
-				w.Fatal(r.Code, r.Body)
-			}
+			stopIf(w, r.Code != http.StatusOK, "%v %v", r.Code, r.Body)
 		}
 		short.Wait()
 		w.want("polls", w.upstreamSaw(), 5)
-		if took := time.Since(start); took > 16*time.Second {
-			w.Errorf("the last response arrived after %v", took)
-		}
+		took := time.Since(start)
+		failIf(w, took > 16*time.Second, "the last response arrived after %v", took)
 	})
 }
 
@@ -202,9 +197,8 @@ func TestFetchLeaseOfALostReplicaExpires(t *testing.T) {
 		c.loseLease(k, w.gateway.Cache.Generation())
 		start := time.Now()
 		w.want("body from the other replica", sendTo(list[1], watchers).Body.String(), "all")
-		if took := time.Since(start); took < 4*time.Second || took > 5*time.Second {
-			w.Errorf("got the response after %v", took)
-		}
+		took := time.Since(start)
+		failIf(w, took < 4*time.Second || took > 5*time.Second, "got the response after %v", took)
 		w.want("requests upstream", w.upstreamSaw(), 1)
 	})
 }
@@ -229,9 +223,8 @@ func TestReplicasDoNotWaitForUnsharableResponses(t *testing.T) {
 			if name == "no-store" {
 				w.want("requests upstream", w.upstreamSaw(), 3)
 			}
-			if took := time.Since(start); took > 2500*time.Millisecond {
-				w.Errorf("the requests were serialized: %v", took)
-			}
+			took := time.Since(start)
+			failIf(w, took > 2500*time.Millisecond, "the requests were serialized: %v", took)
 		})
 	}
 }
@@ -304,17 +297,15 @@ func TestCoalescingSurvivesAnUnstableSharedTier(t *testing.T) {
 			clients.Go(func() {
 				time.Sleep(time.Duration(i*7%3000) * time.Millisecond)
 				path := fmt.Sprint("/users/", i%8)
-				if r := sendTo(list[i%2], path, "Authorization", "Bearer a"); r.Code != http.StatusOK || r.Body.String() != path {
-					w.Errorf("%s: got %d %q, want 200 with the path", path, r.Code, r.Body)
-				}
+				r := sendTo(list[i%2], path, "Authorization", "Bearer a")
+				failIf(w, r.Code != http.StatusOK || r.Body.String() != path, "%s: got %d %q, want 200 with the path", path, r.Code, r.Body)
 			})
 		}
 		clients.Wait()
 		close(stop)
 		toggling.Wait()
-		if n := w.upstreamSaw(); n < 8 || n > 16 {
-			w.Errorf("%d requests upstream, for 8 responses and 2 replicas", n)
-		}
+		n := w.upstreamSaw()
+		failIf(w, n < 8 || n > 16, "%d requests upstream, for 8 responses and 2 replicas", n)
 	})
 }
 
@@ -345,9 +336,8 @@ func TestFollowerIsRefusedAtItsDeadline(t *testing.T) {
 		synctest.Wait()
 		start := time.Now()
 		w.want("status with a short wait", sendTo(list[0], contributors, "Prefer", "wait=1").Code, http.StatusAccepted)
-		if took := time.Since(start); took > 5*time.Second {
-			w.Errorf("got the response after %v", took)
-		}
+		took := time.Since(start)
+		failIf(w, took > 5*time.Second, "got the response after %v", took)
 		clients.Wait()
 	})
 }

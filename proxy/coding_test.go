@@ -41,13 +41,9 @@ func (w *world) decoded(r got) string {
 	case "zstd":
 		plain, err = zstd.NewReader(plain, zstd.WithDecoderConcurrency(1))
 	}
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	text, err := io.ReadAll(plain)
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	return string(text)
 }
 
@@ -252,9 +248,7 @@ func TestUncacheableResponsesPassInTheCodingOfTheUpstream(t *testing.T) {
 			w.want("body", w.decoded(r), longList)
 			etags[r.Header.Get("Etag")]++
 		}
-		if etags[`"gzip"`] < 20 {
-			w.Errorf("ETags %v, want most responses in the coding of the upstream", etags)
-		}
+		failIf(w, etags[`"gzip"`] < 20, "ETags %v, want most responses in the coding of the upstream", etags)
 	})
 }
 
@@ -302,14 +296,10 @@ func TestCodedStreamIsNotDelayed(t *testing.T) {
 		}).sub(t, accept, func(w *world) {
 			start := time.Now()
 			r, err := http.NewRequest(http.MethodGet, "http://gateway.test/made-up", http.NoBody)
-			if err != nil {
-				w.Fatal(err)
-			}
+			noError(w, err)
 			r.Header.Set("Accept-Encoding", accept)
 			resp, err := w.client.Do(r)
-			if err != nil {
-				w.Fatal(err)
-			}
+			noError(w, err)
 			defer func() { _ = resp.Body.Close() }()
 			w.want("coding", resp.Header.Get("Content-Encoding"), accept)
 			var received []byte
@@ -342,9 +332,8 @@ func TestBrokenUpstreamBodyIsNoCompleteCodedBody(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}).sub(t, kind, func(w *world) {
-			if r := w.try(http.MethodGet, "/made-up", nil, "Accept-Encoding: gzip"); r.err == nil && r.StatusCode == 200 {
-				w.Error("the client got a complete response")
-			}
+			r := w.try(http.MethodGet, "/made-up", nil, "Accept-Encoding: gzip")
+			failIf(w, r.err == nil && r.StatusCode == 200, "the client got a complete response")
 		})
 	}
 }

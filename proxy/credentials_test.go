@@ -82,9 +82,7 @@ func TestFollowersWaitForATokenAfterTheLeaderGaveUp(t *testing.T) {
 		var clients sync.WaitGroup
 		clients.Go(func() {
 			r := w.get("/repos/acme/widgets/tags", bearer("x"), "Prefer: respond-async")
-			if r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Cache-Status") == "" || r.Header.Get("Retry-After") == "" {
-				t.Errorf("without a wait: got %d %v %s", r.StatusCode, r.Header, r.body)
-			}
+			failIf(t, r.StatusCode != http.StatusServiceUnavailable || r.Header.Get("Cache-Status") == "" || r.Header.Get("Retry-After") == "", "without a wait: got %d %v %s", r.StatusCode, r.Header, r.body)
 		})
 		synctest.Wait()
 		clients.Go(func() {

@@ -210,12 +210,8 @@ func TestMalformedResponsesOfTheUpstream(t *testing.T) {
 				} else {
 					w.refused(r, c.status, "Bad Gateway")
 				}
-				if c.stored && !strings.Contains(r.Header.Get("Cache-Status"), cacheStatus) {
-					t.Errorf("want %s, got %s", cacheStatus, r.Header.Get("Cache-Status"))
-				}
-				if !c.stored && strings.Contains(r.Header.Get("Cache-Status"), "hit") {
-					t.Errorf("the response was stored: %s", r.Header.Get("Cache-Status"))
-				}
+				failIf(t, c.stored && !strings.Contains(r.Header.Get("Cache-Status"), cacheStatus), "want %s, got %s", cacheStatus, r.Header.Get("Cache-Status"))
+				failIf(t, !c.stored && strings.Contains(r.Header.Get("Cache-Status"), "hit"), "the response was stored: %s", r.Header.Get("Cache-Status"))
 			}
 			time.Sleep(10 * time.Second) // unconfirmed permits are held for a while
 			w.want("permits in flight", w.inFlight(), 0)

@@ -274,9 +274,7 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	}
 	failIf(t, seen > allowed || !s.safe && seen > 1 && !e.proven, "the upstream saw %d copies with %d permits", seen, permits)
 	// The ledger.
-	if charged < charges*points || charged > max(seen, permits)*points {
-		t.Errorf("charged %d points with %d permits, but the upstream saw %d copies of %d points", charged, permits, seen, points)
-	}
+	failIf(t, charged < charges*points || charged > max(seen, permits)*points, "charged %d points with %d permits, but the upstream saw %d copies of %d points", charged, permits, seen, points)
 	failIf(t, stage == dialing && charged > 0, "charged %d points without a connection", charged)
 	failIf(t, rec.Spent < charges, "the record has %d spent, but the upstream saw %d copies", rec.Spent, seen)
 	// The cache.
@@ -287,9 +285,8 @@ func endRequest(t *testing.T, protocol string, stage stageOfEnd, e ender, s subj
 	}
 	time.Sleep(10*time.Second + time.Millisecond)
 	w.want("permits in flight", w.inFlight(), 0)
-	if after := w.pointsUsed() - before; after < charges*points {
-		t.Errorf("charged %d points ten seconds later, but the upstream saw %d copies of %d points", after, seen, points)
-	}
+	after := w.pointsUsed() - before
+	failIf(t, after < charges*points, "charged %d points ten seconds later, but the upstream saw %d copies of %d points", after, seen, points)
 }
 
 // pausedTransport pauses the subject after it has got a connection.

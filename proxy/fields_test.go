@@ -40,13 +40,10 @@ func TestInvalidFieldNameIsNotStored(t *testing.T) {
 		w.gateway.ServeHTTP(httptest.NewRecorder(), newGet("/undocumented/path"))
 		got := httptest.NewRecorder()
 		w.gateway.ServeHTTP(got, newGet("/undocumented/path"))
-		if status := got.Header().Get("Cache-Status"); !strings.HasPrefix(status, "weir; hit") {
-			t.Fatalf("Cache-Status %q, want a hit", status)
-		}
+		status := got.Header().Get("Cache-Status")
+		stopIf(t, !strings.HasPrefix(status, "weir; hit"), "Cache-Status %q, want a hit", status)
 		for name := range got.Header() {
-			if strings.Contains(name, "Transfer-Encoding") {
-				t.Errorf("the field %q was stored", name)
-			}
+			failIf(t, strings.Contains(name, "Transfer-Encoding"), "the field %q was stored", name)
 		}
 	})
 }
@@ -86,9 +83,7 @@ func TestSentFieldsDoNotRetainBodies(t *testing.T) {
 			sent = nil
 			before := heapSize()
 			tag, err := w.gateway.TagOf(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			for _, c := range []struct{ field, want string }{
 				{"X-Request-Id: b", "weir; fwd=uri-miss; fwd-status=200; stored"}, {"X-Request-Id: b", "weir; hit"}, {"Range: bytes=0-0", "weir; hit"},
 				{"Cache-Control: no-cache", "weir; fwd=request; fwd-status=304; stored"}, {"X-Request-Id: b", "weir; fwd=stale; fwd-status=502; ttl=-"},
@@ -103,12 +98,10 @@ func TestSentFieldsDoNotRetainBodies(t *testing.T) {
 					t.Errorf("Cache-Status after %q: got %q, want %q", c.field, got, c.want)
 				}
 			}
-			if dropped := w.gateway.Cache.PurgeHard(t.Context(), tag); dropped != 1 {
-				t.Errorf("dropped %d entries, want 1", dropped)
-			}
-			if retained := int64(heapSize() - before); retained > size/2 {
-				t.Errorf("ETag %q: the sent fields retain %d bytes", etag, retained)
-			}
+			dropped := w.gateway.Cache.PurgeHard(t.Context(), tag)
+			failIf(t, dropped != 1, "dropped %d entries, want 1", dropped)
+			retained := int64(heapSize() - before)
+			failIf(t, retained > size/2, "ETag %q: the sent fields retain %d bytes", etag, retained)
 			runtime.KeepAlive(sent)
 		}
 	})

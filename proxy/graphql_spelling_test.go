@@ -39,12 +39,9 @@ var spellings = strings.Fields(`
 // wantOnlyGraphQLCalls checks that each request that reached the upstream was the call that the gateway counted and checked.
 func (w *world) wantOnlyGraphQLCalls(what string, seen []*http.Request) {
 	for _, r := range seen {
-		if r.Method != http.MethodPost || r.URL.EscapedPath() != "/graphql" || r.Header.Get("Content-Encoding") != "" {
-			w.Errorf("%s: the upstream got %s %s", what, r.Method, r.URL)
-		}
-		if last := w.recent()[0]; last.Operation != "graphql" || last.Resource != policy.GraphQL {
-			w.Errorf("%s: counted as %s of %s", what, last.Operation, last.Resource)
-		}
+		failIf(w, r.Method != http.MethodPost || r.URL.EscapedPath() != "/graphql" || r.Header.Get("Content-Encoding") != "", "%s: the upstream got %s %s", what, r.Method, r.URL)
+		last := w.recent()[0]
+		failIf(w, last.Operation != "graphql" || last.Resource != policy.GraphQL, "%s: counted as %s of %s", what, last.Operation, last.Resource)
 	}
 }
 
@@ -62,19 +59,13 @@ func TestEverySpellingOfGraphQLHasItsRules(t *testing.T) {
 					seen := w.seen.all()[before:]
 					what := method + " " + path + " " + body
 					w.wantOnlyGraphQLCalls(what, seen)
-					if len(seen) > 0 && body != readsViewer {
-						w.Errorf("%s: not refused", what)
-					}
+					failIf(w, len(seen) > 0 && body != readsViewer, "%s: not refused", what)
 					passed += len(seen)
-					if len(seen) == 0 && !strings.HasPrefix(answer, "HTTP/1.1 4") {
-						w.Errorf("%s: got %.80q", what, answer)
-					}
+					failIf(w, len(seen) == 0 && !strings.HasPrefix(answer, "HTTP/1.1 4"), "%s: got %.80q", what, answer)
 				}
 			}
 		}
-		if passed < 8 {
-			w.Errorf("only %d queries reached the upstream", passed)
-		}
+		failIf(w, passed < 8, "only %d queries reached the upstream", passed)
 		for _, path := range strings.Fields("/repos/acme/graphql /orgs/graphql /repos/acme/widgets/contents/graphql /users/graphql/graphql /graphqlx /made/graphql") {
 			before := w.upstreamSaw()
 			w.get(path)
@@ -128,9 +119,8 @@ func TestRandomSpellingsOfGraphQL(t *testing.T) {
 func TestOperatorsPurgeGraphQLByItsPath(t *testing.T) {
 	setup(nothing).run(t, func(w *world) {
 		for _, path := range []string{"/graphql", "/api/graphql", "/api/graphql/", upstreamURL + "/graphql"} {
-			if tag, err := w.gateway.TagOf(path); tag != "url:/graphql" || err != nil {
-				w.Errorf("%s: got %s, %v", path, tag, err)
-			}
+			tag, err := w.gateway.TagOf(path)
+			failIf(w, tag != "url:/graphql" || err != nil, "%s: got %s, %v", path, tag, err)
 		}
 	})
 }
@@ -141,9 +131,8 @@ func TestGraphQLCallWithAQueryStringCountsAsAMutation(t *testing.T) {
 	for query, points := range map[string]string{"": "points=1", "?query=mutation%7Bx%7D": "points=5"} {
 		setup(replies(noData), debugged).sub(t, query, func(w *world) {
 			r := w.do(http.MethodPost, "/graphql"+query, strings.NewReader(readsViewer), bearer("a"), "Weir-Debug: 1")
-			if debug := r.Header.Get(debugHeader); !strings.Contains(debug, points) {
-				w.Errorf("got %s, want %s", debug, points)
-			}
+			debug := r.Header.Get(debugHeader)
+			failIf(w, !strings.Contains(debug, points), "got %s, want %s", debug, points)
 		})
 	}
 }

@@ -26,9 +26,7 @@ func TestGraphQLCallsThatTheAPIMustRefuseCostNothing(t *testing.T) {
 			{strings.Repeat("{a", 30_000), "TOO_COMPLEX"},
 		} {
 			r := w.graphQL("/graphql", c.query)
-			if r.StatusCode != http.StatusOK || r.Header.Get("Cache-Status") != "weir; detail=graphql" || !strings.Contains(r.body, `"errors":[{"type":"`+c.kind+`"`) {
-				w.Errorf("%.60s: got %d, %s, %s", c.query, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
-			}
+			failIf(w, r.StatusCode != http.StatusOK || r.Header.Get("Cache-Status") != "weir; detail=graphql" || !strings.Contains(r.body, `"errors":[{"type":"`+c.kind+`"`), "%.60s: got %d, %s, %s", c.query, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)
 		for _, query := range []string{"{viewer{login}}", "{unknown syntax !!"} {
@@ -116,9 +114,8 @@ func TestGraphQLCallReservesItsEstimate(t *testing.T) {
 		w.want("first", w.graphQL("/graphql", heavy).StatusCode, http.StatusOK) // 60 points are left
 		r := w.graphQL("/graphql", heavy)
 		w.want("second", r.StatusCode, http.StatusTooManyRequests)
-		if status := r.Header.Get("Cache-Status"); !strings.Contains(status, "detail=primary") {
-			w.Errorf("got Cache-Status %q", status)
-		}
+		status := r.Header.Get("Cache-Status")
+		failIf(w, !strings.Contains(status, "detail=primary"), "got Cache-Status %q", status)
 		w.want("requests upstream", w.upstreamSaw(), 2)
 	})
 }

@@ -252,9 +252,8 @@ func TestErrorsAreNeitherSharedNorStored(t *testing.T) {
 				var clients sync.WaitGroup
 				for range 3 {
 					clients.Go(func() {
-						if status := w.ask(listIssues("widgets")).Header.Get("Cache-Status"); strings.Contains(status, "stored") {
-							w.Errorf("Cache-Status: %s", status)
-						}
+						status := w.ask(listIssues("widgets")).Header.Get("Cache-Status")
+						failIf(w, strings.Contains(status, "stored"), "Cache-Status: %s", status)
 					})
 				}
 				clients.Wait()
@@ -295,9 +294,7 @@ func TestRuleStoresAQuery(t *testing.T) {
 			}
 		}
 		for _, r := range w.seen.all() {
-			if !isUnconditional(r.Header) {
-				w.Errorf("conditional request: %v", r.Header)
-			}
+			failIf(w, !isUnconditional(r.Header), "conditional request: %v", r.Header)
 		}
 	})
 }

@@ -97,9 +97,7 @@ func (f *ghFleet) serve(token, body string) (*httptest.ResponseRecorder, int) {
 	w := httptest.NewRecorder()
 	f.service.ServeHTTP(w, r)
 	quota, err := strconv.Atoi(w.Header().Get("X-Ratelimit-Used"))
-	if err != nil {
-		f.Errorf("quota of a response: %v", err)
-	}
+	failIf(f, err != nil, "quota of a response: %v", err)
 	return w, quota
 }
 
@@ -109,9 +107,7 @@ func (f *ghFleet) snapshot() {
 		for _, body := range bodies {
 			key := token + body
 			w, _ := f.serve(token, body)
-			if !strings.HasPrefix(w.Body.String(), `{"data":{`) || strings.Contains(w.Body.String(), `"errors"`) {
-				f.Errorf("%s: %s", body, w.Body)
-			}
+			failIf(f, !strings.HasPrefix(w.Body.String(), `{"data":{`) || strings.Contains(w.Body.String(), `"errors"`), "%s: %s", body, w.Body)
 			if list := f.answers[key]; len(list) == 0 || list[len(list)-1].body != w.Body.String() {
 				f.answers[key] = append(list, answerSince{f.version, w.Body.String()})
 			}
@@ -199,9 +195,7 @@ func (f *ghFleet) pullID(repo int) string {
 func (f *ghFleet) run(duration time.Duration, gh bool) int {
 	const agents, changesByUsers, changesByAgents = 20, 40, 20 // changes per hour
 	dialect, err := policy.LoadDialect("service")
-	if err != nil {
-		f.Fatal(err)
-	}
+	noError(f, err)
 	if f.service, err = service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect}); err != nil {
 		f.Fatal(err)
 	}
@@ -301,7 +295,5 @@ func TestAFleetOfGHCostsAFifth(t *testing.T) {
 		})
 	}
 	t.Logf("%.1f %% of the quota", 100*float64(quota[1])/float64(quota[0]))
-	if 5*quota[1] > quota[0] || slices.Contains(quota, 0) {
-		t.Errorf("got quota %d with the rules and %d without, want at most a fifth", quota[1], quota[0])
-	}
+	failIf(t, 5*quota[1] > quota[0] || slices.Contains(quota, 0), "got quota %d with the rules and %d without, want at most a fifth", quota[1], quota[0])
 }

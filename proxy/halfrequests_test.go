@@ -195,16 +195,12 @@ func (w *halfWorld) sendHTTP2(h halfRequest, stop, target string) (status int) {
 	method, path, _ := strings.Cut(target, " ")
 	w.http2Client()
 	raw, err := w.secure.Transport.(*http.Transport).DialContext(context.Background(), "", "")
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	config := testservers.PipeClientTLS()
 	config.NextProtos, config.ServerName = []string{"h2"}, "gateway.test"
 	c := tls.Client(raw, config)
 	defer func() { _ = raw.Close() }()
-	if err := c.Handshake(); err != nil {
-		w.Fatal(err)
-	}
+	noError(w, c.Handshake())
 	out := newQueue(c)
 	f := h2.NewFramer(out, c)
 	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)

@@ -84,9 +84,7 @@ func TestCooldownReachesTheTokensOfAUser(t *testing.T) {
 		p.named = false
 		for _, token := range []string{"a", "b", "c"} {
 			r := w.get("/user", "Authorization: Bearer "+token)
-			if r.StatusCode != http.StatusOK || !strings.HasSuffix(r.body, `x"}`) {
-				t.Fatalf("GET /user: %d, %d bytes", r.StatusCode, len(r.body))
-			}
+			stopIf(t, r.StatusCode != http.StatusOK || !strings.HasSuffix(r.body, `x"}`), "GET /user: %d, %d bytes", r.StatusCode, len(r.body))
 		}
 		for account, login := range map[string]string{"user:123": "octo-123", "user:7": "octo-7", "user:8": ""} {
 			w.want("login of "+account, w.gateway.Identities.Login(account), login)
@@ -142,9 +140,7 @@ func TestRenewedInstallationTokenKeepsItsAccount(t *testing.T) {
 		mint := func() string {
 			r := w.do(http.MethodPost, "/app/installations/456/access_tokens", nil, "Authorization: Bearer assertion")
 			token, _ := field([]byte(r.body), "token").(string)
-			if r.StatusCode != http.StatusCreated || token == "" {
-				t.Fatalf("new token: %d %s", r.StatusCode, r.body)
-			}
+			stopIf(t, r.StatusCode != http.StatusCreated || token == "", "new token: %d %s", r.StatusCode, r.body)
 			return token
 		}
 		first := mint()

@@ -315,9 +315,7 @@ func TestUnreadBodyClosesTheConnection(t *testing.T) {
 			}()
 			text, _ := io.ReadAll(conn)
 			first, rest, _ := strings.Cut(string(text), "\r\n")
-			if !strings.Contains(first, c.status) || !strings.Contains(rest, "Connection: close\r\n") || strings.Contains(rest, "HTTP/1.1 ") {
-				w.Errorf("got %s\n%s", first, rest)
-			}
+			failIf(w, !strings.Contains(first, c.status) || !strings.Contains(rest, "Connection: close\r\n") || strings.Contains(rest, "HTTP/1.1 "), "got %s\n%s", first, rest)
 			time.Sleep(10 * time.Second)
 		})
 	}

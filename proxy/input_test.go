@@ -34,9 +34,7 @@ func (w *world) refused(r got, status int, message string) {
 	}
 	err := json.Unmarshal([]byte(r.body), &body)
 	failIf(w, err != nil, "body %q: %v", r.body, err)
-	if !strings.Contains(body.Message, message) || body.Documentation == "" || w.gateway.Dialect.StatusMember && body.Status != fmt.Sprint(status) {
-		w.Errorf("body %s: want a documentation_url, the status and a message with %q", r.body, message)
-	}
+	failIf(w, !strings.Contains(body.Message, message) || body.Documentation == "" || w.gateway.Dialect.StatusMember && body.Status != fmt.Sprint(status), "body %s: want a documentation_url, the status and a message with %q", r.body, message)
 	w.want("the response has a request ID", r.Header.Get("X-Service-Request-Id")+r.Header.Get("X-GitHub-Request-Id") != "", true)
 }
 
@@ -46,9 +44,8 @@ func parseResponse(t *testing.T, text string) got {
 	t.Helper()
 	head, body, ok := strings.Cut(text, "\r\n\r\n")
 	var status int
-	if _, err := fmt.Sscanf(head, "HTTP/1.1 %d", &status); err != nil || !ok {
-		t.Fatalf("not a response: %q", text)
-	}
+	_, err := fmt.Sscanf(head, "HTTP/1.1 %d", &status)
+	stopIf(t, err != nil || !ok, "not a response: %q", text)
 	h := http.Header{}
 	for _, line := range strings.Split(head, "\r\n")[1:] {
 		name, value, _ := strings.Cut(line, ": ")
@@ -273,9 +270,7 @@ func TestCallOutsideTheScopeIsRefusedLocally(t *testing.T) {
 			{"GET", "/search/code", "GET search/code"}, // the scope is checked before preflight
 		} {
 			r := w.do(c.method, c.path, nil, "Authorization: Bearer a", "Prefer: wait=0")
-			if r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope" {
-				w.Errorf("%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
-			}
+			failIf(w, r.StatusCode != 403 || r.Header.Get("Cache-Status") != "weir; detail=scope", "%s %s: got %d, %s, want 403 for the scope", c.method, c.path, r.StatusCode, r.Header.Get("Cache-Status"))
 			want := fmt.Sprintf(`does not let its client \"builds\" call %s"`, c.call)
 			failIf(w, c.method != "HEAD" && !strings.Contains(r.body, want), "%s %s: got %s, want %s", c.method, c.path, r.body, want)
 		}
@@ -321,13 +316,10 @@ func TestLoopIsAnsweredWith508(t *testing.T) {
 			for _, path := range []string{"/repos/acme/widgets", "/made/up"} {
 				began := time.Now()
 				r, err := client.Get("http://a.test" + path)
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				_ = r.Body.Close()
-				if took := time.Since(began); r.StatusCode != http.StatusLoopDetected || took > time.Second {
-					t.Errorf("%d gateways, %s: got %d after %v, want 508 within a second", gateways, path, r.StatusCode, took)
-				}
+				took := time.Since(began)
+				failIf(t, r.StatusCode != http.StatusLoopDetected || took > time.Second, "%d gateways, %s: got %d after %v, want 508 within a second", gateways, path, r.StatusCode, took)
 			}
 		})
 	}

@@ -31,9 +31,7 @@ func TestForwardedFieldsAreInTheKey(t *testing.T) {
 				setup(echo, dialect).sub(t, name+path, func(w *world) {
 					first := w.get(path, owner, name+": Mozilla/5.0 one")
 					second := w.get(path, owner, name+": two")
-					if second.body == first.body && first.body == `["Mozilla/5.0 one"]` {
-						w.Errorf("the second request got the response to %s with %s", first.body, second.Header.Get("Cache-Status"))
-					}
+					failIf(w, second.body == first.body && first.body == `["Mozilla/5.0 one"]`, "the second request got the response to %s with %s", first.body, second.Header.Get("Cache-Status"))
 				})
 			}
 		}

@@ -79,9 +79,8 @@ func late(t *testing.T, test func(*world, *shown), options ...option) {
 func (w *world) wantRead(path string, status int, body, cacheStatus string, fields ...string) got {
 	w.Helper()
 	r := w.get(path, append(lines(owner), fields...)...)
-	if own := r.Header.Get("Cache-Status"); r.StatusCode != status || r.body != body || !strings.HasSuffix(own, cacheStatus) {
-		w.Errorf("GET %s: got %d %q, %s; want %d %q, %s", path, r.StatusCode, r.body, own, status, body, cacheStatus)
-	}
+	own := r.Header.Get("Cache-Status")
+	failIf(w, r.StatusCode != status || r.body != body || !strings.HasSuffix(own, cacheStatus), "GET %s: got %d %q, %s; want %d %q, %s", path, r.StatusCode, r.body, own, status, body, cacheStatus)
 	return r
 }
 

@@ -236,9 +236,7 @@ var judgedAnswers = []judged{
 }
 
 func TestLimitAnswersAreRecognized(t *testing.T) {
-	if len(judgedAnswers) < 40 {
-		t.Fatalf("%d rows, want at least 40", len(judgedAnswers))
-	}
+	stopIf(t, len(judgedAnswers) < 40, "%d rows, want at least 40", len(judgedAnswers))
 	for _, c := range judgedAnswers {
 		up := &moody{silent: c.silent}
 		setup(up.ServeHTTP, asGitHub).sub(t, c.name, func(w *world) {
@@ -485,9 +483,7 @@ func ordinaryErrors() (list []judged) {
 
 func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 	list := ordinaryErrors()
-	if len(list) < 100 {
-		t.Fatalf("%d errors, want at least 100", len(list))
-	}
+	stopIf(t, len(list) < 100, "%d errors, want at least 100", len(list))
 	up := &moody{}
 	setup(up.ServeHTTP, asGitHub).run(t, func(w *world) {
 		w.send(reads, 0)
@@ -504,9 +500,7 @@ func TestOrdinaryErrorsChangeNothing(t *testing.T) {
 		w.want("creation", w.send(creates, 0).StatusCode, 200)
 		w.want("mutation", w.send(mutates, 0).StatusCode, 200)
 		accounts, err := w.gateway.Ledger.(limits.Operator).Accounts(w.Context(), 10)
-		if err != nil || len(accounts) != 1 {
-			w.Fatal(accounts, err)
-		}
+		stopIf(w, err != nil || len(accounts) != 1, "%v %v", accounts, err)
 		a := accounts[0]
 		w.want("cool-down", a.BlockedUntil.IsZero(), true)
 		w.want("concurrency", a.Concurrent, 100)

@@ -74,9 +74,8 @@ func TestSearchAboveTheLimitIsRefusedLocally(t *testing.T) {
 	setup(up.ServeHTTP).run(t, func(w *world) {
 		search := func() got { return w.get("/search/commits?q=fix", "Authorization: Bearer a") }
 		for i := range 30 {
-			if r := search(); r.StatusCode != 200 {
-				w.Fatalf("search %d: %d %s", i+1, r.StatusCode, r.body)
-			}
+			r := search()
+			stopIf(w, r.StatusCode != 200, "search %d: %d %s", i+1, r.StatusCode, r.body)
 			time.Sleep(100 * time.Millisecond)
 		}
 		r, refused := search(), time.Now()
@@ -160,9 +159,7 @@ func TestRateLimitStatusComesFromTheLedger(t *testing.T) {
 			Resources map[string]budget `json:"resources"`
 			Rate      budget            `json:"rate"`
 		}
-		if err := json.Unmarshal([]byte(r.body), &status); err != nil {
-			w.Fatal(err)
-		}
+		noError(w, json.Unmarshal([]byte(r.body), &status))
 		w.want("search used", status.Resources["search"].Used, 3)
 		w.want("search remaining", status.Resources["search"].Remaining, 27)
 		w.want("core", status.Resources["core"], status.Rate)
@@ -278,9 +275,8 @@ type rateStatus struct {
 func (w *world) rateStatus() (s rateStatus) {
 	w.Helper()
 	r := w.get("/rate_limit", "Authorization: Bearer a")
-	if err := json.Unmarshal([]byte(r.body), &s); err != nil {
-		w.Fatalf("%q: %v", r.body, err)
-	}
+	err := json.Unmarshal([]byte(r.body), &s)
+	stopIf(w, err != nil, "%q: %v", r.body, err)
 	return s
 }
 
@@ -456,9 +452,7 @@ func TestClosedAccountIsRefusedAtOnce(t *testing.T) {
 		w.want("status", r.StatusCode, http.StatusTooManyRequests)
 		w.wantHeader(r, "Retry-After: 3600", "Cache-Status: weir; detail=closed")
 		failIf(t, !strings.Contains(r.body, "secondary rate limit") || !strings.Contains(r.body, "An operator must open it"), "body %s", r.body)
-		if err := ledger.Open(context.Background(), "egress:test"); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, ledger.Open(context.Background(), "egress:test"))
 		w.get("/users/octocat", "Prefer: wait=0")
 		w.want("requests upstream after the opening", w.upstreamSaw(), seen+1)
 	})

@@ -74,9 +74,7 @@ func TestForeignNamesOfTheUpstreamAreLoggedOnce(t *testing.T) {
 				w.get("/user")
 			}
 			got := strings.Count(log.String(), "upstream.aliases")
-			if got != want {
-				t.Errorf("%s: %d warnings, want %d\n%s", field, got, want, &log)
-			}
+			failIf(t, got != want, "%s: %d warnings, want %d\n%s", field, got, want, &log)
 		})
 	}
 }

@@ -173,17 +173,13 @@ func TestOneWrongDateHidesNoExhaustedWindow(t *testing.T) {
 
 func TestTheDocumentationListsTheRangesOfNumbers(t *testing.T) {
 	text, err := os.ReadFile("../docs/internals/upstream.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for _, n := range policy.Numbers() {
 		rule := "ignored"
 		if n.Clamp {
 			rule = "clamped"
 		}
 		row := fmt.Sprintf("| `%s` | %d | %d | %s |", n.Name, n.Least, n.Most, rule)
-		if !strings.Contains(string(text), row) {
-			t.Errorf("docs/internals/upstream.md: the row %s is missing", row)
-		}
+		failIf(t, !strings.Contains(string(text), row), "docs/internals/upstream.md: the row %s is missing", row)
 	}
 }

@@ -117,9 +117,8 @@ func TestIfNoneMatchIsBounded(t *testing.T) {
 			}
 		}
 		for _, r := range w.seen.all() {
-			if n := len(r.Header.Get("If-None-Match")); n > maxETags+2*maxETags/200 {
-				t.Errorf("If-None-Match has %d bytes", n)
-			}
+			n := len(r.Header.Get("If-None-Match"))
+			failIf(t, n > maxETags+2*maxETags/200, "If-None-Match has %d bytes", n)
 		}
 	})
 }

@@ -59,9 +59,7 @@ func TestRecordsIdentifyQuestions(t *testing.T) {
 			failIf(w, other == first || other == "", "another %s: target %q", name, other)
 		}
 		query := target(http.MethodPost, "/graphql", `{"query":"{ viewer { login } }"}`)
-		if query == "" || query == target(http.MethodPost, "/graphql", `{"query":"{ viewer { name } }"}`) {
-			w.Errorf("GraphQL queries have no targets of their own: %q", query)
-		}
+		failIf(w, query == "" || query == target(http.MethodPost, "/graphql", `{"query":"{ viewer { name } }"}`), "GraphQL queries have no targets of their own: %q", query)
 		w.want("mutation", target(http.MethodPost, "/graphql", `{"query":"mutation { x }"}`), "")
 		target(http.MethodGet, "/repos/acme/token-of-client/subscribers", "")
 		w.want("path with a credential", w.last().Path, "/repos/acme/REDACTED/subscribers")
@@ -100,13 +98,9 @@ func TestInvalidTagIsRefused(t *testing.T) {
 		}
 		for _, value := range invalid {
 			r := w.get("/repos/a/b/subscribers", "Weir-Tag: "+value)
-			if r.StatusCode != http.StatusBadRequest || !strings.Contains(r.body, "Weir-Tag must be") || !strings.Contains(r.Header.Get("Cache-Status"), "detail=tag") {
-				w.Errorf("%q: %d with %s: %s", value, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
-			}
+			failIf(w, r.StatusCode != http.StatusBadRequest || !strings.Contains(r.body, "Weir-Tag must be") || !strings.Contains(r.Header.Get("Cache-Status"), "detail=tag"), "%q: %d with %s: %s", value, r.StatusCode, r.Header.Get("Cache-Status"), r.body)
 			w.want("recorded tag", w.recent()[0].Tag, "")
-			if strings.Contains(r.body+log.String()+fmt.Sprintf("%+v", w.recent()[0]), "evil") {
-				w.Fatalf("%q is in the response or in the log", value)
-			}
+			stopIf(w, strings.Contains(r.body+log.String()+fmt.Sprintf("%+v", w.recent()[0]), "evil"), "%q is in the response or in the log", value)
 		}
 		w.want("status with two fields", w.get("/repos/a/b/subscribers", "Weir-Tag: a", "Weir-Tag: b").StatusCode, http.StatusBadRequest)
 		w.want("requests upstream", w.upstreamSaw(), 0)

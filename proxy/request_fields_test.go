@@ -96,9 +96,7 @@ func TestForwardedFieldsSeparateResponses(t *testing.T) {
 // question returns the question of a request.
 func (w *world) question(r *http.Request) *question {
 	q, err := w.gateway.ask(w.gateway.open(httptest.NewRecorder(), r))
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	return q
 }
 
@@ -112,9 +110,7 @@ func TestCredentialsInFieldsSeparateCallers(t *testing.T) {
 					return w.get(fmt.Sprint("/made/up/", i), "Authorization: "+authorization, name+": "+value)
 				}
 				first, second, again := get("alice"), get("bob"), get("alice")
-				if strings.Contains(second.body, "alice") {
-					w.Errorf("%s: the second caller gets %q (%s)", name, second.body, second.Header.Get("Cache-Status"))
-				}
+				failIf(w, strings.Contains(second.body, "alice"), "%s: the second caller gets %q (%s)", name, second.body, second.Header.Get("Cache-Status"))
 				w.want(name+": repetition", again.body, first.body)
 				w.want(name+": a repetition is a hit", again.isHit(), true)
 			}
@@ -194,9 +190,7 @@ func TestStoredEntriesContainNoFieldOfTheKey(t *testing.T) {
 		w.get("/made/up", "Private-Token: secret-value")
 		ex := w.question(r)
 		e, _ := w.gateway.Cache.Memory.Lookup(ex.key, ex.Header)
-		if e == nil || strings.Contains(fmt.Sprint(e.Vary), "secret-value") {
-			w.Errorf("got %+v", e)
-		}
+		failIf(w, e == nil || strings.Contains(fmt.Sprint(e.Vary), "secret-value"), "got %+v", e)
 	})
 }
 
@@ -220,9 +214,7 @@ func TestKeysOfTheGatewayAreNotForwarded(t *testing.T) {
 		} {
 			r := w.do(c.method, c.path, nil, cmp.Or(c.field, "Accept: */*"))
 			w.want(c.path+" "+c.field, r.StatusCode, http.StatusBadRequest)
-			if !strings.Contains(r.body, c.place) || c.place != "the path" && strings.Contains(r.body, key) {
-				w.Errorf("%s %s: got %s", c.path, c.field, r.body)
-			}
+			failIf(w, !strings.Contains(r.body, c.place) || c.place != "the path" && strings.Contains(r.body, key), "%s %s: got %s", c.path, c.field, r.body)
 		}
 		w.want("requests upstream", w.upstreamSaw(), 0)
 		for _, field := range []string{"Cookie: session=" + key, "Proxy-Authorization: " + key} { // not forwarded

@@ -24,6 +24,9 @@ import (
 	"github.com/weirgate/weir/proxy/wire"
 )
 
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // failIf reports an error if the condition holds.
 func failIf(t testing.TB, condition bool, format string, args ...any) {
 	t.Helper()
@@ -129,9 +132,7 @@ func onDial(c *Config, f func() error) {
 func (w *world) newRequest(ctx context.Context, method, url string, body io.Reader, fields ...string) *http.Request {
 	w.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, body)
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	for _, f := range fields {
 		if name, value, ok := strings.Cut(f, ": "); ok {
 			r.Header.Add(name, value)
@@ -154,9 +155,7 @@ func receive(resp *http.Response, err error) got {
 func (w *world) open(client *http.Client, method, path string, body io.Reader, fields ...string) *http.Response {
 	w.Helper()
 	resp, err := client.Do(w.newRequest(context.Background(), method, "http://gateway.test"+path, body, fields...))
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	return resp
 }
 
@@ -187,9 +186,7 @@ func (w *world) lastSeen() *http.Request {
 func (w *world) accounts(most int) []limits.Account {
 	w.Helper()
 	list, err := w.gateway.Ledger.(limits.Operator).Accounts(context.Background(), most)
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	return list
 }
 

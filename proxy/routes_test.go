@@ -20,9 +20,7 @@ import (
 func wholeAPI(t *testing.T, change func(*policy.Limits)) option {
 	t.Helper()
 	dialect, err := policy.LoadDialect("github")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return func(c *Config) {
 		l := policy.DefaultLimits()
 		change(&l)
@@ -179,9 +177,7 @@ func TestEveryOperationReachesTheUpstream(t *testing.T) {
 		l := policy.DefaultLimits()
 		change(&l)
 		upstream, err := service.New(service.Config{Limits: l})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer upstream.Close()
 		var received *service.Operation
 		w := newWorld(t, func(_ http.ResponseWriter, r *http.Request) {

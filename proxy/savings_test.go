@@ -189,9 +189,7 @@ func savingsDuration(t *testing.T, byDefault time.Duration) time.Duration {
 		return byDefault
 	}
 	duration, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return duration
 }
 
@@ -218,8 +216,6 @@ func TestADayCostsATenth(t *testing.T) {
 		spent := s.spent["core"]
 		t.Logf("%v: %d requests that cost quota without Weir, %d with it: %.1f %%; %d requests reached the API, %d of them polls, %d searches",
 			duration, total, spent, 100*float64(spent)/float64(total), w.upstreamSaw(), s.polls, s.spent["search"])
-		if duration >= 24*time.Hour && spent > total/10 {
-			t.Error("the gateway spent more than a tenth of the quota")
-		}
+		failIf(t, duration >= 24*time.Hour && spent > total/10, "the gateway spent more than a tenth of the quota")
 	})
 }

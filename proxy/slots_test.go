@@ -65,16 +65,12 @@ func TestSlotIsFreeWhenTheResponseHasEnded(t *testing.T) {
 						path += fmt.Sprint("?page=", i)
 					}
 					r := w.do(c.method, path, body, "Authorization: Bearer a", `If-None-Match: "made-up"`)
-					if detail := r.Header.Get("Cache-Status"); strings.Contains(detail, "detail=concurrency") || strings.Contains(detail, "detail=queue") {
-						t.Fatalf("request %d: %s", i, detail)
-					}
-					if r.err != nil {
-						t.Fatalf("request %d: %v", i, r.err)
-					}
+					detail := r.Header.Get("Cache-Status")
+					stopIf(t, strings.Contains(detail, "detail=concurrency") || strings.Contains(detail, "detail=queue"), "request %d: %s", i, detail)
+					stopIf(t, r.err != nil, "request %d: %v", i, r.err)
 					synctest.Wait()
-					if n := w.inFlight(); n != 0 {
-						t.Fatalf("%d permits in flight after request %d", n, i)
-					}
+					n := w.inFlight()
+					stopIf(t, n != 0, "%d permits in flight after request %d", n, i)
 				}
 			})
 		})
@@ -94,9 +90,7 @@ func TestSequentialGraphQLCallsNeedOneSlot(t *testing.T) {
 		w := newWorld(t, nothing, connect, tenSlots)
 		for i := range 100 {
 			r := w.ask(fmt.Sprintf(`{"query":"{n%d:viewer{login}}"}`, i), bearer("a"))
-			if r.StatusCode != http.StatusOK {
-				t.Fatalf("call %d: status %d, %s", i, r.StatusCode, r.Header.Get("Cache-Status"))
-			}
+			stopIf(t, r.StatusCode != http.StatusOK, "call %d: status %d, %s", i, r.StatusCode, r.Header.Get("Cache-Status"))
 		}
 	})
 }

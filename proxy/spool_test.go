@@ -221,9 +221,7 @@ func TestFollowersOfALargeBodyAreIndependent(t *testing.T) {
 					continue
 				}
 				r, err := http.ReadResponse(bufio.NewReader(c), nil)
-				if err != nil {
-					w.Fatal(err)
-				}
+				noError(w, err)
 				n, err := io.Copy(io.Discard, r.Body)
 				failIf(w, int(n) != b.size || err != nil, "a slow client got %d bytes: %v", n, err)
 				_ = c.Close()

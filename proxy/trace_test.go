@@ -130,11 +130,9 @@ func TestStagesShowWaits(t *testing.T) {
 		early, late := attempt.Start < 990*time.Millisecond, attempt.Start > queue.Elapsed+time.Millisecond
 		failIf(w, early || late || attempt.Elapsed != time.Second || r.Waited != queue.Elapsed, "times of the record %+v", r)
 		list := w.recent()
-		if !slices.ContainsFunc(list, func(r record.Record) bool {
+		failIf(w, !slices.ContainsFunc(list, func(r record.Record) bool {
 			return stagesOf(r) == "coalesce(stored)" && r.Outcome == "collapsed" && r.Saved
-		}) {
-			w.Errorf("no request waited as a follower: %+v", list)
-		}
+		}), "no request waited as a follower: %+v", list)
 	})
 }
 
@@ -218,9 +216,7 @@ func (w *world) span(kept *tracetest.InMemoryExporter, match func(tracetest.Span
 	synctest.Wait()
 	spans := kept.GetSpans()
 	i := slices.IndexFunc(spans, match)
-	if i < 0 {
-		w.Fatalf("no matching span in %+v", spans)
-	}
+	stopIf(w, i < 0, "no matching span in %+v", spans)
 	return spans[i]
 }
 
@@ -268,9 +264,7 @@ func TestBackgroundRevalidationLinksToItsRequest(t *testing.T) {
 		began := w.span(kept, func(s tracetest.SpanStub) bool {
 			return isServer(s) && s.StartTime.After(first.EndTime.Add(time.Second))
 		})
-		if len(background.Links) != 1 || background.Links[0].SpanContext.SpanID() != began.SpanContext.SpanID() || background.Parent.IsValid() {
-			w.Errorf("span of the background request %+v", background)
-		}
+		failIf(w, len(background.Links) != 1 || background.Links[0].SpanContext.SpanID() != began.SpanContext.SpanID() || background.Parent.IsValid(), "span of the background request %+v", background)
 	})
 }
 
@@ -288,9 +282,7 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 		{"Bearer tok-owner", "/made/up/12", "/…"},
 	} {
 		m, err := policy.Embedded().Classify(http.MethodGet, c.path, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		ex := &exchange{question: &question{match: m}, record: &record.Record{Route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
 		got := ex.maskedPath()
 		failIf(t, m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want, "%+v: got %s", c, got)
@@ -311,9 +303,7 @@ func TestFollowerLinksToTheLeaderOnAnotherReplica(t *testing.T) {
 		w.want("outcome", r.Outcome, record.OutcomeCollapsed)
 		w.want("waited", r.Waited, r.Stages[0].Elapsed)
 		for _, s := range kept.GetSpans() {
-			if s.Name == record.StageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader) {
-				w.Errorf("%+v, want a link to %s", s, leader)
-			}
+			failIf(w, s.Name == record.StageCoalesce && (len(s.Links) != 1 || s.Links[0].SpanContext.SpanID().String() != leader), "%+v, want a link to %s", s, leader)
 		}
 	})
 }

@@ -46,9 +46,7 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 				"actions/list-repo-variables": {Name: "special-2", Limit: policy.Window{Max: 20, Window: time.Minute}},
 			},
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer upstream.Close()
 		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change), identifyByKind)
 		replicas, _ := w.replicas(4)
@@ -94,9 +92,8 @@ func TestRandomTrafficOverTheWholeAPI(t *testing.T) {
 			t.Error(stale)
 		}
 		w.want("stale reads", len(judge.Stale()), 0)
-		if core := got.Highest["primary:core"]; core.Sum*100 < core.Limit*99 {
-			t.Errorf("core: used %d of %d, want at least 99 %%", core.Sum, core.Limit)
-		}
+		core := got.Highest["primary:core"]
+		failIf(t, core.Sum*100 < core.Limit*99, "core: used %d of %d, want at least 99 %%", core.Sum, core.Limit)
 	})
 }
 
@@ -179,9 +176,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		l := policy.DefaultLimits()
 		change(&l)
 		upstream, err := service.New(service.Config{Limits: l, Quirks: withDelays(100 * time.Millisecond)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer upstream.Close()
 		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change), lagging)
 		judge := testservers.NewJudge(upstream.Missing)
@@ -253,8 +248,6 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		share := 100 * float64(spent) / float64(direct.Load())
 		t.Logf("%v: %d requests that use quota without the gateway, %d with it: %.1f %%; %d judged reads", duration, direct.Load(), spent, share, judged)
 		w.want("stale reads", len(judge.Stale()), 0)
-		if duration >= 24*time.Hour && share > 15 {
-			t.Error("the programs used more than 15 % of the quota")
-		}
+		failIf(t, duration >= 24*time.Hour && share > 15, "the programs used more than 15 %% of the quota")
 	})
 }

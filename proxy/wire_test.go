@@ -155,9 +155,7 @@ func TestTrailersAreForwardedInBothDirections(t *testing.T) {
 		req := w.newRequest(context.Background(), http.MethodPost, "http://gateway.test/upload", io.NopCloser(strings.NewReader("body")))
 		req.Trailer = http.Header{"Request-Sum": {"42"}}
 		resp, err := w.client.Do(req)
-		if err != nil {
-			w.Fatal(err)
-		}
+		noError(w, err)
 		text, _ := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		w.want("body", string(text), "body")

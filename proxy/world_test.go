@@ -167,13 +167,9 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 		upstream(w, r)
 	})))
 	base, err := url.Parse(upstreamURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	dialect, err := policy.LoadDialect("service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	memory := cache.NewMemory(64 << 20)
 	ledger := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits()})
 	config := Config{
@@ -211,16 +207,12 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 	})
 	raw := func() net.Conn {
 		c, err := front.Dial(context.Background(), "", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return c
 	}
 	halves := func() *testservers.HalfPipe {
 		c, err := front.DialHalves(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return c
 	}
 	return &world{T: t, gateway: g, client: client, dial: raw, dialHalves: halves, seen: seen, records: records}
@@ -303,9 +295,7 @@ func (w *world) get(path string, fields ...string) got {
 func (w *world) do(method, path string, body io.Reader, fields ...string) got {
 	w.Helper()
 	r := w.try(method, path, body, fields...)
-	if r.Response == nil {
-		w.Fatalf("%s %s: %v", method, path, r.err)
-	}
+	stopIf(w, r.Response == nil, "%s %s: %v", method, path, r.err)
 	return r
 }
 
@@ -313,9 +303,7 @@ func (w *world) do(method, path string, body io.Reader, fields ...string) got {
 func (w *world) try(method, path string, body io.Reader, fields ...string) got {
 	w.Helper()
 	req, err := http.NewRequest(method, "http://gateway.test"+path, body)
-	if err != nil {
-		w.Fatal(err)
-	}
+	noError(w, err)
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
 		req.Header.Add(name, value)

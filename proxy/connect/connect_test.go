@@ -22,8 +22,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/proxy/inbound"
 )
+
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
 
 // failIf reports an error if the condition holds.
 func failIf(t testing.TB, condition bool, format string, args ...any) {
@@ -78,9 +82,7 @@ func (p *testProxy) dialTo(address string) {
 func (p *testProxy) connect(target, more string) (c net.Conn, buffered *bufio.Reader, status int) {
 	p.Helper()
 	c, err := net.Dial("tcp", p.server.Listener.Addr().String())
-	if err != nil {
-		p.Fatal(err)
-	}
+	noError(p, err)
 	p.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // real time, because the connection is TCP
 	_, _ = fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n%s", target, target, more)
@@ -96,9 +98,7 @@ func (p *testProxy) connect(target, more string) (c net.Conn, buffered *bufio.Re
 func (p *testProxy) tunnelTo(target string) (*net.TCPConn, *bufio.Reader) {
 	p.Helper()
 	c, buffered, status := p.connect(target, "")
-	if status != http.StatusOK {
-		p.Fatalf("got status %d", status)
-	}
+	stopIf(p, status != http.StatusOK, "got status %d", status)
 	return c.(*net.TCPConn), buffered
 }
 
@@ -112,9 +112,7 @@ func startEcho(t *testing.T) *testProxy {
 // echo starts a server that returns all bytes after the client has ended its direction.
 func echo(t *testing.T) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -140,9 +138,8 @@ func TestTunnelCopiesBytesInBothDirections(t *testing.T) {
 	}()
 	got, err := io.ReadAll(buffered)
 	failIf(t, err != nil || string(got) != text, "got %d bytes back, %v, want %d", len(got), err, len(text))
-	if target := p.dialed.Load(); target == nil || *target != "8.8.8.8:443" {
-		t.Errorf("the proxy connected to %v", target)
-	}
+	target := p.dialed.Load()
+	failIf(t, target == nil || *target != "8.8.8.8:443", "the proxy connected to %v", target)
 }
 
 func TestConnectIsRefused(t *testing.T) {
@@ -173,13 +170,10 @@ func TestConnectIsRefused(t *testing.T) {
 func TestPlainRequestIsRefused(t *testing.T) {
 	p := startProxy(t, Config{TunnelOthers: true})
 	resp, err := http.Get(p.server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer func() { _ = resp.Body.Close() }()
-	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusMethodNotAllowed || !strings.Contains(string(text), "HTTPS_PROXY") {
-		t.Errorf("got status %d: %s", resp.StatusCode, text)
-	}
+	text, _ := io.ReadAll(resp.Body)
+	failIf(t, resp.StatusCode != http.StatusMethodNotAllowed || !strings.Contains(string(text), "HTTPS_PROXY"), "got status %d: %s", resp.StatusCode, text)
 }
 
 // TestTunnelsLeadToPublicAddressesOnly checks the addresses to which a name may lead. A name that resolves to another address
@@ -235,9 +229,8 @@ func TestTunnelsNeverLeadToTheAPI(t *testing.T) {
 	check := func() {
 		t.Helper()
 		for _, name := range []string{"api.example", "alias.test", "mixed.test", "mapped.test", "six.test", "literal.test"} {
-			if _, err := p.dialOther(t.Context(), c, name); !errors.Is(err, errAPI) {
-				t.Errorf("%s: got %v", name, err)
-			}
+			_, err := p.dialOther(t.Context(), c, name)
+			failIf(t, !errors.Is(err, errAPI), "%s: got %v", name, err)
 		}
 	}
 	check()
@@ -246,14 +239,12 @@ func TestTunnelsNeverLeadToTheAPI(t *testing.T) {
 	failIf(t, len(dialed) > 0, "the proxy connected to %v", dialed)
 	for name, want := range map[string]string{"other.test": "[8.8.8.8:443 8.8.4.4:443]", "private.test": "[8.8.8.8:443]"} {
 		dialed = nil
-		if _, err := p.dialOther(t.Context(), c, name); !errors.Is(err, io.EOF) || fmt.Sprint(dialed) != want {
-			t.Errorf("%s: got %v, connections to %v", name, err, dialed)
-		}
+		_, err := p.dialOther(t.Context(), c, name)
+		failIf(t, !errors.Is(err, io.EOF) || fmt.Sprint(dialed) != want, "%s: got %v, connections to %v", name, err, dialed)
 	}
 	delete(names, "api.example")
-	if _, err := p.dialOther(t.Context(), c, "other.test"); err == nil || errors.Is(err, io.EOF) {
-		t.Errorf("the API cannot be resolved: got %v", err)
-	}
+	_, err := p.dialOther(t.Context(), c, "other.test")
+	failIf(t, err == nil || errors.Is(err, io.EOF), "the API cannot be resolved: got %v", err)
 }
 
 // clientHello returns the first message of a TLS handshake for a name.
@@ -271,9 +262,7 @@ func helloOf(t testing.TB, config *tls.Config) string {
 	}()
 	buffer := make([]byte, 16<<10)
 	n, err := server.Read(buffer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	_ = server.Close()
 	return string(buffer[:n])
 }
@@ -282,9 +271,7 @@ func helloOf(t testing.TB, config *tls.Config) string {
 func encryptedHello(t testing.TB, outer string) string {
 	t.Helper()
 	key, err := ecdh.X25519().GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	public := key.PublicKey().Bytes()
 	contents := append([]byte{1, 0, 0x20, 0, byte(len(public))}, public...) // id, X25519, key
 	contents = append(contents, 0, 4, 0, 1, 0, 1, 32, byte(len(outer)))     // HKDF-SHA256 with AES-128-GCM, longest name
@@ -343,17 +330,15 @@ func TestConnectToAnAddressIsRefused(t *testing.T) {
 		140.82.121.6 140.82.121.6. 2354215174 0x8c527906 0X8C527906 0214.0122.0171.06 0x8c.0x52.0x79.0x6 140.5404934 140.82.31238 127.1 0 [2606:50c0::1] [::ffff:140.82.121.6]
 		[::ffff:8c52:7906] [fe80::1%25eth0] 1.2.3.4%25x 140.82.121.6%2e other.test.. .other.test other..test -other.test oth%65r.test other.test%00 a@b.test 140.82.121.0x6
 	`) {
-		if _, _, status := p.connect(target+":443", ""); status != http.StatusForbidden && status != http.StatusBadRequest {
-			t.Errorf("%s: got status %d", target, status)
-		}
+		_, _, status := p.connect(target+":443", "")
+		failIf(t, status != http.StatusForbidden && status != http.StatusBadRequest, "%s: got status %d", target, status)
 	}
 	if target := p.dialed.Load(); target != nil {
 		t.Errorf("the proxy connected to %s", *target)
 	}
 	for _, target := range []string{"other.test:443", "other.test.:443", "xn--bcher-kva.example:443", "1and1.example:443", "_x.y-z.example:443", "3com:443"} {
-		if _, _, status := p.connect(target, ""); status != http.StatusOK {
-			t.Errorf("%s: got status %d", target, status)
-		}
+		_, _, status := p.connect(target, "")
+		failIf(t, status != http.StatusOK, "%s: got status %d", target, status)
 	}
 }
 
@@ -405,16 +390,13 @@ func TestConnectionToServedHostIsPassedOn(t *testing.T) {
 	served := <-accepted
 	tunnel, ok := inbound.TunnelOfConn(served)
 	h := http.Header{}
-	if !ok || tunnel.Host != "api.test" || tunnel.Authorize == nil {
-		t.Fatalf("got tunnel %+v", tunnel)
-	}
+	stopIf(t, !ok || tunnel.Host != "api.test" || tunnel.Authorize == nil, "got tunnel %+v", tunnel)
 	tunnel.Authorize(h)
 	failIf(t, h.Get("Authorization") != "Bearer key", "got %v", h)
 	_, _ = io.WriteString(c, "hello")
 	text := make([]byte, 5)
-	if _, err := io.ReadFull(served, text); err != nil || string(text) != "hello" {
-		t.Errorf("got %q, %v", text, err)
-	}
+	_, err := io.ReadFull(served, text)
+	failIf(t, err != nil || string(text) != "hello", "got %q, %v", text, err)
 }
 
 // TestEarlyDataIsRefused checks that no bytes cross from the CONNECT request into the tunnel: a program that sends them

@@ -3,7 +3,12 @@ package fields
 import (
 	"testing"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
+
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
 
 func TestParsePrefer(t *testing.T) {
 	for _, c := range []struct {
@@ -20,8 +25,6 @@ func TestParsePrefer(t *testing.T) {
 		{"wait=99999999", Preference{maxWait, true, "wait=99999999"}},
 	} {
 		got := ParsePrefer([]string{c.value})
-		if got != c.want {
-			t.Errorf("%q: got %+v, want %+v", c.value, got, c.want)
-		}
+		failIf(t, got != c.want, "%q: got %+v, want %+v", c.value, got, c.want)
 	}
 }

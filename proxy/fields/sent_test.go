@@ -24,51 +24,38 @@ func FuzzHeaderPolicy(f *testing.F) {
 	via := []string{"1.1 weir"}
 	known := policy.Embedded().Operation("gitignore/list-templates")
 	classified, err := policy.Embedded().Classify(http.MethodGet, "/made/up", "")
-	if err != nil {
-		f.Fatal(err)
-	}
+	noError(f, err)
 	f.Fuzz(func(t *testing.T, name, value, connection string) {
 		in := http.Header{"Accept": {"*/*"}, "Authorization": {"Bearer mine"}, "Cookie": {"mine"}, "Via": {"mine"}, "Connection": {connection}}
 		in.Add(name, value)
 		for _, out := range []http.Header{Outbound(in, true, via).Header, Outbound(in, false, via).Header} {
 			for _, never := range []string{"Authorization", "Cookie", "Connection", "Proxy-Authorization", "Host", "Forwarded", "X-Forwarded-For", "X-Service-Otp"} {
-				if _, ok := out[never]; ok {
-					t.Errorf("%s was forwarded: %q", never, out)
-				}
+				_, ok := out[never]
+				failIf(t, ok, "%s was forwarded: %q", never, out)
 			}
-			if got := out["Via"]; got[len(got)-1] != via[0] || out.Get("User-Agent") == "" {
-				t.Errorf("Via or User-Agent is wrong in %q", out)
-			}
+			got := out["Via"]
+			failIf(t, got[len(got)-1] != via[0] || out.Get("User-Agent") == "", "Via or User-Agent is wrong in %q", out)
 			for sent := range out {
 				named := slices.ContainsFunc(strings.Split(connection, ","), func(s string) bool {
 					return textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(s)) == sent
 				})
-				if named && sent != "Via" && sent != "User-Agent" && sent != "Surrogate-Capability" {
-					t.Errorf("%s is named by Connection but was forwarded", sent)
-				}
+				failIf(t, named && sent != "Via" && sent != "User-Agent" && sent != "Surrogate-Capability", "%s is named by Connection but was forwarded", sent)
 			}
 		}
 		sent := Outbound(in, true, via)
 		for name := range sent.Header {
 			rule, _ := policy.RequestField(name)
-			if keyed := slices.Contains(sent.Keyed, name) || name == "Accept"; rule != policy.FieldPassed && !keyed {
-				t.Errorf("%s was forwarded, and is not in the key", name)
-			}
+			keyed := slices.Contains(sent.Keyed, name) || name == "Accept"
+			failIf(t, rule != policy.FieldPassed && !keyed, "%s was forwarded, and is not in the key", name)
 		}
 		response := http.Header{"Content-Type": {"text/plain"}, "X-Service-Media-Type": {"v3"}, "Ratelimit": {"theirs"}}
 		response.Add(name, value)
 		FilterResponse(classified.Operation, "service", response)
-		if response.Get("Ratelimit") != "" {
-			t.Error("the upstream's RateLimit field was returned")
-		}
+		failIf(t, response.Get("Ratelimit") != "", "the upstream's RateLimit field was returned")
 		FilterResponse(known, "service", response)
 		for sent := range response {
-			if !returnedFields[sent] && !strings.Contains(strings.ToLower(sent), "service") {
-				t.Errorf("%s was returned", sent)
-			}
+			failIf(t, !returnedFields[sent] && !strings.Contains(strings.ToLower(sent), "service"), "%s was returned", sent)
 		}
-		if response.Get("Content-Type") != "text/plain" && name != "Content-Type" {
-			t.Errorf("Content-Type is missing in %q", response)
-		}
+		failIf(t, response.Get("Content-Type") != "text/plain" && name != "Content-Type", "Content-Type is missing in %q", response)
 	})
 }

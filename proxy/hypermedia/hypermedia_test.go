@@ -9,7 +9,11 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
+
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
 
 var bases = []Base{{"https://uploads.example", "http://weir/api/uploads"}, {"https://api.example", "http://weir"}}
 
@@ -54,9 +58,8 @@ func TestURLsOfTheUpstreamAreRewritten(t *testing.T) {
 			c.want = c.in
 		}
 		for _, size := range []int{1, 2, 3, 7, 1 << 20} {
-			if got := rewriteAll(c.in, size); got != c.want {
-				t.Errorf("in pieces of %d bytes: %.200s\ngot  %.200s\nwant %.200s", size, c.in, got, c.want)
-			}
+			got := rewriteAll(c.in, size)
+			failIf(t, got != c.want, "in pieces of %d bytes: %.200s\ngot  %.200s\nwant %.200s", size, c.in, got, c.want)
 		}
 	}
 }
@@ -137,9 +140,7 @@ func TestOnlyJSONIsRewritten(t *testing.T) {
 		{http.Header{"Content-Type": {"application/json"}, "Cache-Control": {"private, no-transform"}}, false},
 	} {
 		h := Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if len(r.Header["Accept-Encoding"])+len(r.Header["Range"]) > 0 {
-				t.Errorf("the handler got %v", r.Header)
-			}
+			failIf(t, len(r.Header["Accept-Encoding"])+len(r.Header["Range"]) > 0, "the handler got %v", r.Header)
 			for name, values := range c.header {
 				w.Header()[name] = values
 			}
@@ -156,11 +157,8 @@ func TestOnlyJSONIsRewritten(t *testing.T) {
 		if c.rewritten {
 			want, etag, length = `{"url":"http://weir/x"}`, `W/"a"`, ""
 		}
-		if got := w.Result(); w.Body.String() != want || got.Header.Get("Etag") != etag || got.Header.Get("Content-Length") != length {
-			t.Errorf("%v: got %s with %v", c.header, w.Body, got.Header)
-		}
-		if r.Header.Get("Range") == "" {
-			t.Error("the request of the server was changed")
-		}
+		got := w.Result()
+		failIf(t, w.Body.String() != want || got.Header.Get("Etag") != etag || got.Header.Get("Content-Length") != length, "%v: got %s with %v", c.header, w.Body, got.Header)
+		failIf(t, r.Header.Get("Range") == "", "the request of the server was changed")
 	}
 }

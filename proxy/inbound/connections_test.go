@@ -21,6 +21,9 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // failIf reports an error if the condition holds.
 func failIf(t testing.TB, condition bool, format string, args ...any) {
 	t.Helper()
@@ -136,9 +139,7 @@ func TestClosedConnectionsDoNotCount(t *testing.T) {
 		s.LimitPerAddress(1000, 1, nil)
 		for i := range 10 {
 			_, c := s.open("192.0.2.1")
-			if c == nil {
-				t.Fatalf("connection %d was refused", i)
-			}
+			stopIf(t, c == nil, "connection %d was refused", i)
 			_, _ = c.Close(), c.Close() // net/http may close a connection twice
 			time.Sleep(time.Second)     // the rate of new connections
 		}
@@ -160,9 +161,8 @@ func TestNewConnectionsPerAddressHaveARate(t *testing.T) {
 		}
 		first, other := served("192.0.2.1"), served("192.0.2.2")
 		time.Sleep(time.Second)
-		if later := served("192.0.2.1"); first != 200 || other != 200 || later != 20 {
-			t.Errorf("%d connections are served, %d of another address, and %d a second later; want 200, 200 and 20", first, other, later)
-		}
+		later := served("192.0.2.1")
+		failIf(t, first != 200 || other != 200 || later != 20, "%d connections are served, %d of another address, and %d a second later; want 200, 200 and 20", first, other, later)
 	})
 }
 
@@ -181,9 +181,7 @@ func TestNewConnectionReplacesAWaitingOne(t *testing.T) {
 			s.setState(working, http.StateActive)
 			n := s.openAll(1000, "192.0.2.1", state)
 			failIf(t, n != 1000, "%d of 1,000 connections are served", n)
-			if !oldest.closed || busy.closed || other.closed {
-				t.Errorf("closed: the oldest %v, one with a request %v, one of another address %v; want only the oldest", oldest.closed, busy.closed, other.closed)
-			}
+			failIf(t, !oldest.closed || busy.closed || other.closed, "closed: the oldest %v, one with a request %v, one of another address %v; want only the oldest", oldest.closed, busy.closed, other.closed)
 			_, c := s.open("192.0.2.2")
 			failIf(t, c == nil, "a connection of another address is refused")
 		})
@@ -207,9 +205,7 @@ func TestIdleConnectionsOfTrustedProxiesAreKept(t *testing.T) {
 		}
 	}
 	for i, c := range balancer {
-		if c.closed {
-			t.Fatalf("connection %d of the balancer was closed", i)
-		}
+		stopIf(t, c.closed, "connection %d of the balancer was closed", i)
 	}
 }
 
@@ -219,9 +215,7 @@ func TestWaitingConnectionsAreBounded(t *testing.T) {
 	var clients []*testConn
 	for i := range 2 * maxWaiting {
 		client, c := s.open(fmt.Sprintf("10.0.%d.%d", i%50, i%200))
-		if c == nil {
-			t.Fatalf("connection %d is refused", i)
-		}
+		stopIf(t, c == nil, "connection %d is refused", i)
 		s.setState(c, http.StateIdle)
 		clients = append(clients, client)
 	}
@@ -262,9 +256,7 @@ func TestOverheadIsReadSlowly(t *testing.T) {
 				var serving sync.WaitGroup
 				serving.Go(func() { _ = httpServer.Serve(connections.Listener(l, time.Hour, slog.New(slog.DiscardHandler))) })
 				conn, err := l.Dial(t.Context(), "", "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				serving.Go(func() { _, _ = io.Copy(io.Discard, conn) })
 				began := time.Now()
 				for range 100 {
@@ -275,9 +267,7 @@ func TestOverheadIsReadSlowly(t *testing.T) {
 				_, _ = conn.Close(), httpServer.Close()
 				serving.Wait()
 				time.Sleep(2 * maxReadDelay) // a delayed read ends
-				if took < c.want*9/10-time.Second || took > c.want*11/10+3*time.Second || handled.Load() < 99 {
-					t.Errorf("100 pieces took %v, want %v; %d were handled", took, c.want, handled.Load())
-				}
+				failIf(t, took < c.want*9/10-time.Second || took > c.want*11/10+3*time.Second || handled.Load() < 99, "100 pieces took %v, want %v; %d were handled", took, c.want, handled.Load())
 			})
 		})
 	}
@@ -299,13 +289,10 @@ func TestWriteKeepsEarlierDeadline(t *testing.T) {
 			want time.Duration
 		}{{c.SetWriteDeadline, 5 * time.Second}, {c.SetDeadline, 7 * time.Second}, {c.SetWriteDeadline, time.Hour}} {
 			start := time.Now()
-			if err := at.set(start.Add(at.want)); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, at.set(start.Add(at.want)))
 			_, err := c.Write([]byte("bye"))
-			if got, want := time.Since(start), min(at.want, time.Minute); !errors.Is(err, os.ErrDeadlineExceeded) || got != want {
-				t.Errorf("got %v after %v, want a timeout after %v", err, got, want)
-			}
+			got, want := time.Since(start), min(at.want, time.Minute)
+			failIf(t, !errors.Is(err, os.ErrDeadlineExceeded) || got != want, "got %v after %v, want a timeout after %v", err, got, want)
 		}
 	})
 }
@@ -350,9 +337,8 @@ func TestReadReturnsNothingAfterATimeout(t *testing.T) {
 		_ = c.SetReadDeadline(time.Now().Add(-time.Second))
 		_, _ = c.Read(make([]byte, 1))
 		_ = c.SetReadDeadline(time.Time{})
-		if n, err := c.Read(make([]byte, 1)); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("read after a timeout: got %d bytes and %v, want a timeout", n, err)
-		}
+		n, err := c.Read(make([]byte, 1))
+		failIf(t, n != 0 || !errors.Is(err, os.ErrDeadlineExceeded), "read after a timeout: got %d bytes and %v, want a timeout", n, err)
 	})
 }
 
@@ -384,9 +370,8 @@ func TestDetachedBodySetsNoDeadlines(t *testing.T) {
 		}
 		b.Detach()
 		before := len(d.read)
-		if _, err := io.ReadAll(b); err != nil || len(d.read) != before {
-			t.Errorf("HTTP/%d: got %v and %d more deadlines, want none", version, err, len(d.read)-before)
-		}
+		_, err := io.ReadAll(b)
+		failIf(t, err != nil || len(d.read) != before, "HTTP/%d: got %v and %d more deadlines, want none", version, err, len(d.read)-before)
 	}
 }
 
@@ -394,9 +379,8 @@ func TestHTTP2BodyHasDeadlinesOnlyInsideRead(t *testing.T) {
 	d := &deadlineRecorder{}
 	b := testBody(d, 2)
 	failIf(t, len(d.read) > 0, "a deadline was set before the first read")
-	if _, err := b.Read(make([]byte, 1)); err != nil || len(d.read) != 2 || d.read[0].IsZero() || !d.read[1].IsZero() {
-		t.Errorf("got deadlines %v and %v, want one deadline that is removed after the read", d.read, err)
-	}
+	_, err := b.Read(make([]byte, 1))
+	failIf(t, err != nil || len(d.read) != 2 || d.read[0].IsZero() || !d.read[1].IsZero(), "got deadlines %v and %v, want one deadline that is removed after the read", d.read, err)
 }
 
 // slowReader needs one second for each read.
@@ -412,9 +396,8 @@ func TestBodyTotalCountsOnlyTimeInsideRead(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/", slowReader{})
 		_, b := LimitBody(&deadlineRecorder{}, r, time.Minute, 5*time.Second)
 		for i := range 5 {
-			if _, err := b.Read(make([]byte, 4<<10)); err != nil {
-				t.Errorf("read %d: %v", i, err)
-			}
+			_, err := b.Read(make([]byte, 4<<10))
+			failIf(t, err != nil, "read %d: %v", i, err)
 			time.Sleep(time.Hour)
 		}
 		_, err := b.Read(make([]byte, 4<<10))

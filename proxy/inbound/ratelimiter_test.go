@@ -1,6 +1,7 @@
 package inbound
 
 import (
+	"fmt"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 // testAddress returns the n-th of many addresses.
@@ -156,13 +159,9 @@ func TestConcurrentRequestsShareOneBurst(t *testing.T) {
 func TestReserveWaitsForTokens(t *testing.T) {
 	l, now := newLimiter(10, 20), time.Now()
 	for i, want := range []time.Duration{0, 0, time.Second, 2 * time.Second, 2 * time.Second} {
-		if got := l.Reserve(testAddress(1), 10, now, 2*time.Second); got != want {
-			t.Errorf("call %d: got %v, want %v", i, got, want)
-		}
+		testservers.Equal(t, fmt.Sprintf("call %d", i), l.Reserve(testAddress(1), 10, now, 2*time.Second), want)
 	}
-	if got := l.Reserve(testAddress(2), 1000, now, time.Hour); got != 0 {
-		t.Errorf("more than a burst of another address: got %v, want 0", got)
-	}
+	testservers.Equal(t, "more than a burst of another address", l.Reserve(testAddress(2), 1000, now, time.Hour), 0)
 }
 
 func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
@@ -170,9 +169,7 @@ func TestBlockedAddressIsRefusedForAWhile(t *testing.T) {
 	for range 100 {
 		l.Block(testAddress(1), now)
 	}
-	if l.Allow(testAddress(1), now) || l.Allow(testAddress(1), now.Add(blockTime*9/10)) || !l.Allow(testAddress(1), now.Add(blockTime*22/10)) {
-		t.Errorf("the address is not refused for about %v", 2*blockTime)
-	}
+	failIf(t, l.Allow(testAddress(1), now) || l.Allow(testAddress(1), now.Add(blockTime*9/10)) || !l.Allow(testAddress(1), now.Add(blockTime*22/10)), "the address is not refused for about %v", 2*blockTime)
 	failIf(t, !l.Allow(testAddress(2), now), "another address is refused")
 }
 
@@ -191,17 +188,14 @@ func TestBlockedAddressHasFewEvents(t *testing.T) {
 	if n := allowed(slowTime/2, slowTime); n > int(slowTime/2/blockTime)+1 {
 		t.Errorf("%d events in half of slowTime", n)
 	}
-	if n := allowed(slowTime, 2*slowTime); n < 900 {
-		t.Errorf("%d events in the second after slowTime", n)
-	}
+	n := allowed(slowTime, 2*slowTime)
+	failIf(t, n < 900, "%d events in the second after slowTime", n)
 }
 
 func TestLargeRequestsTakeMoreTokens(t *testing.T) {
 	l, now := newLimiter(10, 20), time.Now()
 	for i, want := range []time.Duration{0, 1100 * time.Millisecond} { // 20 tokens: 1 + 10, 1 + 10
-		if !l.Allow(testAddress(1), now) {
-			t.Fatalf("request %d is refused", i)
-		}
+		stopIf(t, !l.Allow(testAddress(1), now), "request %d is refused", i)
 		got := l.AllowN(testAddress(1), 1000, now)
 		failIf(t, got != want, "request %d: wait for %v, want %v", i, got, want)
 	}
@@ -216,9 +210,7 @@ func TestRefusedRequestsInProgressAreBounded(t *testing.T) {
 	l.Configure(1, 1)
 	now, address := time.Now(), netip.MustParseAddr("192.0.2.1")
 	for range maxRefused {
-		if !l.EnterRefused(address, now) {
-			t.Fatal("refused too early")
-		}
+		stopIf(t, !l.EnterRefused(address, now), "refused too early")
 	}
 	failIf(t, l.EnterRefused(address, now) || !l.EnterRefused(netip.MustParseAddr("192.0.2.2"), now), "want a bound for each address")
 	l.LeaveRefused(address)
