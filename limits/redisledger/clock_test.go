@@ -35,12 +35,8 @@ func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
 				p.heartbeat(p.r1, p.r2)
 				p.clockOffset.Add(step.Microseconds())
 				for range 10 {
-					if p.admit(p.r2, p.claim(1)) || p.admit(p.r1, p.claim(1)) {
-						p.Fatal("a point was granted twice")
-					}
-					if p.admit(p.r2, p.claimOf("b", 1)) {
-						p.Fatal("an exhausted window was open")
-					}
+					stopIf(p, p.admit(p.r2, p.claim(1)) || p.admit(p.r1, p.claim(1)), "a point was granted twice")
+					stopIf(p, p.admit(p.r2, p.claimOf("b", 1)), "an exhausted window was open")
 					time.Sleep(5 * time.Second)
 					p.heartbeat(p.r1, p.r2)
 				}
@@ -93,9 +89,8 @@ func TestSlowFirstCallsAreNoStep(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 					p.heartbeat(replicas...)
 				}
-				if late := time.Since(reset); late < 0 || late > 4*time.Second {
-					p.Errorf("the window opened %v after its reset", late)
-				}
+				late := time.Since(reset)
+				failIf(p, late < 0 || late > 4*time.Second, "the window opened %v after its reset", late)
 			})
 		})
 	}
@@ -140,12 +135,8 @@ func TestStepsOfTheRedisClockUnderLoad(t *testing.T) {
 					r.clockSteps.Add(steps[rng.IntN(len(steps))].Microseconds())
 				}
 			})
-			if len(report.Violations) > 0 {
-				t.Errorf("%d violations, first: %v", len(report.Violations), report.Violations[0])
-			}
-			if len(decisions.granted) < 400 {
-				t.Errorf("only %d claims were granted", len(decisions.granted))
-			}
+			failIf(t, len(report.Violations) > 0, "%d violations, first: %v", len(report.Violations), report.Violations[:min(1, len(report.Violations))])
+			failIf(t, len(decisions.granted) < 400, "only %d claims were granted", len(decisions.granted))
 		})
 	}
 }

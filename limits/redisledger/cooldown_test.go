@@ -17,14 +17,11 @@ func TestCooldownIsRestoredByAnotherReplica(t *testing.T) {
 				c := p.mustAdmit(p.r1, create(1), "at the start")
 				p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary})
 				before := p.decide(p.r2, create(2))
-				if before.Reason != limits.Cooldown {
-					p.Fatal(before)
-				}
+				stopIf(p, before.Reason != limits.Cooldown, "%v", before)
 				p.loseData(p.r2)
 				time.Sleep(10 * time.Second) // longer than an account waits for restores
-				if d := p.decide(p.r2, create(3)); d.Reason != limits.Cooldown || (before.Wait-d.Wait-10*time.Second).Abs() > time.Second {
-					p.Errorf("after the restore: got %+v, want %+v", d, before)
-				}
+				d := p.decide(p.r2, create(3))
+				failIf(p, d.Reason != limits.Cooldown || (before.Wait-d.Wait-10*time.Second).Abs() > time.Second, "after the restore: got %+v, want %+v", d, before)
 			})
 		})
 	}
@@ -40,12 +37,9 @@ func TestAnOpenedAccountIsOpenAtAllReplicas(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			p.heartbeat(p.r1, p.r2)
 		}
-		if d := p.decide(p.r2, p.claim(1)); d.Reason != limits.Cooldown {
-			p.Fatal(d)
-		}
-		if err := p.r1.Open(p.Context(), "a"); err != nil {
-			p.Fatal(err)
-		}
+		d := p.decide(p.r2, p.claim(1))
+		stopIf(p, d.Reason != limits.Cooldown, "%v", d)
+		noError(p, p.r1.Open(p.Context(), "a"))
 		p.decide(p.r2, p.claim(1))
 		p.heartbeat(p.r2)
 		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claim(1), "after the opening"), true)
@@ -66,15 +60,12 @@ func TestAnOpenedWindowIsOpenAtAllReplicas(t *testing.T) {
 		for range 2 {
 			p.heartbeat(replicas...)
 			for _, l := range replicas {
-				if d := p.decide(l, p.claim(1)); d.Reason != limits.Primary {
-					p.Fatalf("before the opening: %+v", d)
-				}
+				d := p.decide(l, p.claim(1))
+				stopIf(p, d.Reason != limits.Primary, "before the opening: %+v", d)
 			}
 		}
 		time.Sleep(10 * time.Second)
-		if err := p.r1.Open(p.Context(), "a"); err != nil {
-			p.Fatal(err)
-		}
+		noError(p, p.r1.Open(p.Context(), "a"))
 		p.settle(r3, c, report(1_000_000)) // of a request before the opening
 		for _, l := range replicas {
 			p.decide(l, p.claim(1))
@@ -88,9 +79,8 @@ func TestAnOpenedWindowIsOpenAtAllReplicas(t *testing.T) {
 		p.settle(p.r2, p.mustAdmit(p.r2, p.claim(1), "after a report"), report(5000))
 		p.heartbeat(replicas...)
 		for i, l := range replicas {
-			if d := p.decide(l, p.claim(1)); d.Reason != limits.Primary || d.Wait < 29*time.Minute {
-				p.Errorf("replica %d after the window is exhausted: %+v", i, d)
-			}
+			d := p.decide(l, p.claim(1))
+			failIf(p, d.Reason != limits.Primary || d.Wait < 29*time.Minute, "replica %d after the window is exhausted: %+v", i, d)
 		}
 	})
 }
@@ -102,15 +92,12 @@ func TestNumbersOutsideTheirRangeAreNotShared(t *testing.T) {
 		key := p.r1.keysOf("a")[0]
 		script := `local w = cmsgpack.pack({version = 1, over = 0, silent = 0, windows = 0, limit = 5000, reports = {{reset = ` +
 			`9e15, max_offset = 0, min_offset = 0, limit = 5000, used = 1e14, responses = 3}}}) return redis.call('HSET', KEYS[1], 'w:core', w)`
-		if err := p.r1.Client.Eval(p.Context(), script, []string{key}).Err(); err != nil {
-			p.Fatal(err)
-		}
+		noError(p, p.r1.Client.Eval(p.Context(), script, []string{key}).Err())
 		p.settleAnswered(p.r1, c, true)
 		p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claim(1), "by another replica"), true)
 		for _, l := range p.both() {
-			if _, err := l.Accounts(p.Context(), 10); err != nil {
-				p.Error(err)
-			}
+			_, err := l.Accounts(p.Context(), 10)
+			failIf(p, err != nil, "%v", err)
 		}
 	})
 }

@@ -14,13 +14,9 @@ import (
 // TestScriptDividesLikeTheTable compares divide.lua with the table that the function in Go follows.
 func TestScriptDividesLikeTheTable(t *testing.T) {
 	text, err := os.ReadFile("../testdata/divisions.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var cases []struct{ Division, Verdict json.RawMessage }
-	if err := json.Unmarshal(text, &cases); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal(text, &cases))
 	script := redis.NewScript(source("divide.lua") + `
 return cjson.encode(divide(cjson.decode(ARGV[1])))`)
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
@@ -29,16 +25,12 @@ return cjson.encode(divide(cjson.decode(ARGV[1])))`)
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	fields := func(text string) (v map[string]any) {
-		if err := json.Unmarshal([]byte(text), &v); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, json.Unmarshal([]byte(text), &v))
 		return v
 	}
 	for i, c := range cases {
 		reply, err := script.Run(t.Context(), client, nil, string(c.Division)).Text()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		got, want := fields(reply), fields(string(c.Verdict))
 		for name := range want {
 			if got[name] != want[name] || len(got) != len(want) {
@@ -47,7 +39,5 @@ return cjson.encode(divide(cjson.decode(ARGV[1])))`)
 			}
 		}
 	}
-	if len(cases) < 300 {
-		t.Errorf("the table has %d cases, want at least 300", len(cases))
-	}
+	failIf(t, len(cases) < 300, "the table has %d cases, want at least 300", len(cases))
 }

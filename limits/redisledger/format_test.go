@@ -63,9 +63,7 @@ func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 			second(p.r1.ShareAliases(ctx, []string{"token a user:1"})),
 			second(p.r1.Once(ctx, "delivery", time.Now().Add(time.Hour))),
 		} {
-			if err != nil {
-				p.Error(err)
-			}
+			failIf(p, err != nil, "%v", err)
 		}
 		p.heartbeat(p.both()...)
 		testservers.CompareFormat(p.T, p.client(p.T), recording, func(value string) string {
@@ -91,9 +89,8 @@ func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
 		p.want("replicas, with the two of the recording", l.Replicas(), 3)
 
 		// Of 900 points 501 are spent or held, and the recorded replicas have others in their leases.
-		if n := p.spendOf(l, "user:1", "bot", 1000); n == 0 || n > 399 {
-			t.Errorf("%d claims granted beside the recorded replicas, want at most 399", n)
-		}
+		n := p.spendOf(l, "user:1", "bot", 1000)
+		failIf(t, n == 0 || n > 399, "%d claims granted beside the recorded replicas, want at most 399", n)
 		if d := p.decide(l, p.claimOf("user:2", 1)); d.Reason != limits.Cooldown || d.Wait < time.Hour-time.Minute {
 			t.Errorf("account with a limit error: got %+v; want its cool-down", d)
 		}
@@ -103,8 +100,7 @@ func TestReplicaContinuesWithTheDataOfTheRelease(t *testing.T) {
 		if aliases, err := l.ShareAliases(ctx, nil); err != nil || len(aliases) != 1 || aliases[0] != "token a user:1" {
 			t.Errorf("aliases %q, %v", aliases, err)
 		}
-		if first, err := l.Once(ctx, "delivery", time.Now().Add(time.Hour)); err != nil || first {
-			t.Errorf("a used name is unused: %v", err)
-		}
+		first, err := l.Once(ctx, "delivery", time.Now().Add(time.Hour))
+		failIf(t, err != nil || first, "a used name is unused: %v", err)
 	})
 }

@@ -91,9 +91,7 @@ func run(t *testing.T, servers [2]database, s limitstest.Scenario, trace func(st
 // noViolations fails the test if a limit was exceeded.
 func noViolations(t *testing.T, name string, r limitstest.Report) {
 	t.Helper()
-	if len(r.Violations) > 0 {
-		t.Errorf("%s:\n%s", name, strings.Join(r.Violations, "\n"))
-	}
+	failIf(t, len(r.Violations) > 0, "%s:\n%s", name, strings.Join(r.Violations, "\n"))
 }
 
 // undisturbed runs a scenario on Redis, and fails the test if a limit was exceeded.
@@ -107,9 +105,8 @@ func undisturbed(t *testing.T, servers [2]database, s limitstest.Scenario) limit
 // full fails the test if a window was used less than required.
 func full(t *testing.T, r limitstest.Report, limit string, least float64) {
 	t.Helper()
-	if got := r.Fullness(limit); got < least {
-		t.Errorf("used %.2f %% of a window, want %.2f %%", 100*got, 100*least)
-	}
+	got := r.Fullness(limit)
+	failIf(t, got < least, "used %.2f %% of a window, want %.2f %%", 100*got, 100*least)
 }
 
 // delayed makes Redis reply after 0 to 200 ms.
@@ -226,9 +223,8 @@ func TestSlowRedisCostsLittle(t *testing.T) {
 	report, d := run(t, newServers(t), scenario, nil, delayed)
 	noViolations(t, scenario.Name, report)
 	full(t, report, s.Limit, 0.97)
-	if n := d.refused[Store]; n > 0 {
-		t.Errorf("%d refusals because of the store, want none", n)
-	}
+	n := d.refused[Store]
+	failIf(t, n > 0, "%d refusals because of the store, want none", n)
 	t.Logf("used %.2f %% of a window, refusals %v", 100*report.Fullness(s.Limit), d.refused)
 }
 
@@ -255,9 +251,8 @@ func TestSaturatedAccountsContinueWithoutRedis(t *testing.T) {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				for _, l := range r.ledgers {
-					if since := l.Lost(); !since.IsZero() {
-						t.Errorf("Redis is still lost two seconds after the outage, since %v", since)
-					}
+					since := l.Lost()
+					failIf(t, !since.IsZero(), "Redis is still lost two seconds after the outage, since %v", since)
 				}
 			})
 			noViolations(t, s.Limit, report)
@@ -271,9 +266,7 @@ func TestSaturatedAccountsContinueWithoutRedis(t *testing.T) {
 				}
 			}
 			t.Logf("%d tokens returned without Redis, %d used; used %.2f %% of a window", returned, used, 100*report.Fullness(s.Limit))
-			if used < returned*60/100 {
-				t.Errorf("%d of %d returned tokens used, want 60 %%", used, returned)
-			}
+			failIf(t, used < returned*60/100, "%d of %d returned tokens used, want 60 %%", used, returned)
 		})
 	}
 }
@@ -308,9 +301,7 @@ func TestBusyMachineLosesNoQuota(t *testing.T) {
 		return func(replica int) limitstest.Ledger {
 			url := fmt.Sprintf("unix://%s?db=%d", server.socket, server.number)
 			l, err := New(Config{URL: url, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			t.Cleanup(func() { _ = l.Close() })
 			l.Join(t.Context())
 			return watched{l, d}
@@ -319,9 +310,8 @@ func TestBusyMachineLosesNoQuota(t *testing.T) {
 	close(stop)
 	busy.Wait()
 	noViolations(t, s.Name, report)
-	if n := d.refused[Store]; n > 0 {
-		t.Errorf("%d refusals because of the store, want none", n)
-	}
+	n := d.refused[Store]
+	failIf(t, n > 0, "%d refusals because of the store, want none", n)
 	t.Logf("used %.2f %% of a window, refusals %v", 100*report.Fullness("points"), d.refused)
 	full(t, report, "points", 0.97)
 }

@@ -24,9 +24,8 @@ func TestIdleAccountsCostNothing(t *testing.T) {
 		})
 		list := func(d time.Duration) {
 			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Second) {
-				if _, err := p.r1.Accounts(p.Context(), accounts); err != nil {
-					p.Fatal(err)
-				}
+				_, err := p.r1.Accounts(p.Context(), accounts)
+				stopIf(p, err != nil, "%v", err)
 			}
 		}
 		p.whileRunning(func() {
@@ -43,9 +42,8 @@ func TestIdleAccountsCostNothing(t *testing.T) {
 			before := commands.Load()
 			list(minute)
 			registrations, listings := minute/heartbeatInterval, minute/(10*time.Second)
-			if n := commands.Load() - before; n > int64(registrations+listings) {
-				p.Errorf("%d commands in a minute, want %d registrations and %d listings", n, registrations, listings)
-			}
+			n := commands.Load() - before
+			failIf(p, n > int64(registrations+listings), "%d commands in a minute, want %d registrations and %d listings", n, registrations, listings)
 		})
 	})
 }
@@ -76,9 +74,8 @@ func TestRestingReplicaKeepsWhatItSpent(t *testing.T) {
 				c.rest(p)
 				c.then(p)
 				for _, l := range p.both() {
-					if used := p.budget(l, "content:1h0m0s").Used; used != first {
-						p.Errorf("replica %s: %d contents used, want %d", l.Replica, used, first)
-					}
+					used := p.budget(l, "content:1h0m0s").Used
+					failIf(p, used != first, "replica %s: %d contents used, want %d", l.Replica, used, first)
 				}
 				p.want("granted at the other replica", p.spendContent(p.r2, limit), limit-first)
 				p.want("granted at the first replica", p.spendContent(p.r1, limit), 0)
@@ -107,9 +104,8 @@ func (p *pair) spendContent(l *Ledger, most int) (n int) {
 func (p *pair) rest() {
 	p.Helper()
 	p.tryRest(nil)
-	if a := p.r1.accounts["a"]; !a.rests || len(a.leases) > 0 {
-		p.Fatalf("the account does not rest: %d leases", len(a.leases))
-	}
+	a := p.r1.accounts["a"]
+	stopIf(p, !a.rests || len(a.leases) > 0, "the account does not rest: %d leases", len(a.leases))
 }
 
 // tryRest changes the call with which the account begins to rest.
@@ -140,9 +136,7 @@ func TestAccountThatWakesUpReadsTheCurrentState(t *testing.T) {
 		c := p.mustAdmit(p.r1, p.claim(1), "at the start")
 		p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: time.Hour})
 		p.rest()
-		if err := p.r2.Open(p.Context(), "a"); err != nil {
-			p.Fatal(err)
-		}
+		noError(p, p.r2.Open(p.Context(), "a"))
 		time.Sleep(time.Second)
 		p.mustAdmit(p.r1, p.claim(1), "after the end of the cool-down")
 	})

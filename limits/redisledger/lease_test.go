@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -23,15 +24,13 @@ func TestTokensOfADeadReplicaReturn(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		want := leaseTime + time.Minute
-		if got := time.Since(began); got < want || got > want+15*time.Second {
-			p.Errorf("tokens returned after %v, want about %v", got, want)
-		}
+		got := time.Since(began)
+		failIf(p, got < want || got > want+15*time.Second, "tokens returned after %v, want about %v", got, want)
 		p.spend(p.r1, 1, 1, true)
 		p.heartbeat(p.r1) // requests spare tokens
 		time.Sleep(leaseTime + 2*time.Minute)
-		if n := p.spend(p.r2, 1, 1000, true); n >= 900 || n < 890 {
-			p.Errorf("%d claims granted while the spare tokens remain, want almost 900", n)
-		}
+		n := p.spend(p.r2, 1, 1000, true)
+		failIf(p, n >= 900 || n < 890, "%d claims granted while the spare tokens remain, want almost 900", n)
 		time.Sleep(spareTime)
 		p.want("granted after the end of the spare tokens", p.spend(p.r2, 1, 1000, true), 900)
 	})
@@ -65,9 +64,7 @@ func TestLeaveReturnsLeases(t *testing.T) {
 			p.Error("Leave returned no error without Redis")
 		}
 		time.AfterFunc(leaveTimeout/2, func() { p.hook.changeAll(nil) }) // Leave reconnects
-		if err := p.r1.Leave(p.Context()); err != nil {
-			p.Fatal(err)
-		}
+		noError(p, p.r1.Leave(p.Context()))
 		p.heartbeat(p.r2)
 		p.want("registered replicas", p.r2.Replicas(), 1)
 		p.want("granted before the first tokens return", p.spend(p.r2, 300, 1, true), 0)
@@ -85,9 +82,7 @@ func TestLeaveKeepsTokensOfCloseTimes(t *testing.T) {
 			p.spend(p.r1, 100, 1, true)
 			time.Sleep(time.Second)
 		}
-		if err := p.r1.Leave(p.Context()); err != nil {
-			p.Fatal(err)
-		}
+		noError(p, p.r1.Leave(p.Context()))
 		p.want("granted beside the 3 of the replica that left", p.spend(p.r2, 100, 9, true), 6)
 		time.Sleep(time.Minute - 4*time.Second)
 		p.want("granted before the first token returns", p.spend(p.r2, 100, 9, true), 0)
@@ -121,9 +116,8 @@ func TestLostReplyOfAHeartbeatFreesNoTokens(t *testing.T) {
 		_ = p.r1.heartbeat(p.Context()) // less is free now
 		first += p.spend(p.r2, 10, 100, true)
 		p.disconnect(p.r1)
-		if n := first + p.spend(p.r1, 10, 100, true); n > 90 {
-			p.Errorf("%d claims of 10 points granted in a minute, want at most 90", n)
-		}
+		n := first + p.spend(p.r1, 10, 100, true)
+		failIf(p, n > 90, "%d claims of 10 points granted in a minute, want at most 90", n)
 	})
 }
 
@@ -144,9 +138,8 @@ func TestRefusalDuringAnOutageEndsSoon(t *testing.T) {
 		w.spend(p.r1, 1000)
 		c := p.claim(1)
 		share(&c)
-		if d := p.decide(p.r1, c); d.Granted || d.Wait > retryStore {
-			p.Errorf("after %d requests: %+v, want a refusal for at most %v", w.used, d, retryStore)
-		}
+		d := p.decide(p.r1, c)
+		failIf(p, d.Granted || d.Wait > retryStore, "after %d requests: %+v, want a refusal for at most %v", w.used, d, retryStore)
 	})
 }
 
@@ -184,9 +177,7 @@ func TestExtraTokensBelongToOneReplica(t *testing.T) {
 			}
 			used++
 		}
-		if used > 20 {
-			p.Errorf("%d requests in the new window, want at most 20", used)
-		}
+		failIf(p, used > 20, "%d requests in the new window, want at most 20", used)
 	})
 }
 
@@ -227,9 +218,8 @@ func TestLateEndOfAWindowFreesNoTokens(t *testing.T) {
 		defer p.r1.mu.Unlock()
 		a, now := p.r1.accounts["a"], p.r1.now()
 		budget := a.part.WindowBudget(policy.Core)
-		if tokens, use := a.lease(budget, now).tokens, a.part.Use(budget, now).Total(); tokens > use {
-			p.Errorf("the first replica has %d tokens and uses %d, want no other tokens", tokens, use)
-		}
+		tokens, use := a.lease(budget, now).tokens, a.part.Use(budget, now).Total()
+		failIf(p, tokens > use, "the first replica has %d tokens and uses %d, want no other tokens", tokens, use)
 	})
 }
 
@@ -287,9 +277,7 @@ func TestForgottenAccountReturnsItsLease(t *testing.T) {
 		p.disconnect(p.r1)
 		time.Sleep(spareTime)
 		p.r1.forgetIdle()
-		if len(p.r1.accounts) > 0 {
-			p.Fatal("the account is not forgotten")
-		}
+		stopIf(p, len(p.r1.accounts) > 0, "the account is not forgotten")
 		p.r1.reconnect(p.Context())
 		for range 20 {
 			c := p.claim(1)
@@ -323,14 +311,10 @@ func TestReportedRequestsLeaveTheLease(t *testing.T) {
 			}
 		}
 		spend(p.r1, func() int { return min(sent, 5) })
-		if sent < 8 {
-			p.Fatalf("%d requests sent, want some without redis", sent)
-		}
+		stopIf(p, sent < 8, "%d requests sent, want some without redis", sent)
 		alone := sent
 		spend(p.r2, func() int { return 5 + sent - alone }) // the upstream counts the requests of both replicas
-		if sent > 30 {
-			p.Errorf("%d requests sent, want at most 30", sent)
-		}
+		failIf(p, sent > 30, "%d requests sent, want at most 30", sent)
 	})
 }
 
@@ -356,12 +340,8 @@ func TestOvertakenCallChangesNothing(t *testing.T) {
 		})
 		_ = p.r1.heartbeat(p.Context())
 		p.spend(p.r1, 100, 8, true)
-		if late == nil {
-			p.Fatal("no call was delayed")
-		}
-		if err := p.r1.Client.(*redis.Client).Do(p.Context(), late...).Err(); err != nil {
-			p.Fatal(err)
-		}
+		stopIf(p, late == nil, "no call was delayed")
+		noError(p, p.r1.Client.(*redis.Client).Do(p.Context(), late...).Err())
 		p.want("granted with 803 of 900 points used", p.spend(p.r2, 97, 9, true), 1)
 	})
 }
@@ -426,9 +406,7 @@ func TestRefusedClaimKeepsNoTokens(t *testing.T) {
 		}
 		for range 5 {
 			p.lastID++
-			if p.admit(p.r1, create(p.lastID)) {
-				p.Fatal("granted beyond the content budget")
-			}
+			stopIf(p, p.admit(p.r1, create(p.lastID)), "granted beyond the content budget")
 		}
 		c := p.claim(2000 - 400)
 		c.Operation, c.Resource = "issues/create", policy.GraphQL
@@ -440,9 +418,7 @@ func TestReplicaIsAloneUntilAnotherUsesTheResource(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		check := func(name string, want bool) {
 			p.Helper()
-			if got := p.r1.Alone("a", policy.Core, time.Now().Add(-time.Second)); got != want {
-				p.Errorf("%s: got %v, want %v", name, got, want)
-			}
+			testservers.Equal(p, name, p.r1.Alone("a", policy.Core, time.Now().Add(-time.Second)), want)
 		}
 		check("before the first claim", false)
 		p.spend(p.r1, 1, 2, true)
@@ -451,9 +427,7 @@ func TestReplicaIsAloneUntilAnotherUsesTheResource(t *testing.T) {
 		p.heartbeat(p.r2)
 		p.spend(p.r1, 1, 1, true)
 		check("while the other replica has tokens", false)
-		if p.r1.Alone("a", policy.Core, time.Now().Add(-2*time.Minute)) {
-			p.Error("two minutes ago is too early to know")
-		}
+		failIf(p, p.r1.Alone("a", policy.Core, time.Now().Add(-2*time.Minute)), "two minutes ago is too early to know")
 		p.disconnect(p.r1)
 		check("without Redis", false)
 	})
@@ -476,13 +450,9 @@ func TestLeaseKeepsTrueCosts(t *testing.T) {
 		p.admit(p.r1, first)
 		p.settle(p.r1, first, report(1, 0))
 		c := heavy(60)
-		if !p.admit(p.r1, c) || p.admit(p.r2, heavy(40)) {
-			p.Fatal("the replicas do not share the estimate")
-		}
+		stopIf(p, !p.admit(p.r1, c) || p.admit(p.r2, heavy(40)), "the replicas do not share the estimate")
 		p.settle(p.r1, c, report(21, 20))
 		p.heartbeat(p.r1)
-		if p.admit(p.r2, heavy(80)) || !p.admit(p.r2, heavy(79)) {
-			p.Error("the other replica does not get what the true cost leaves")
-		}
+		failIf(p, p.admit(p.r2, heavy(80)) || !p.admit(p.r2, heavy(79)), "the other replica does not get what the true cost leaves")
 	})
 }

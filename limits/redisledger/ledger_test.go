@@ -53,18 +53,14 @@ func openOn(d database) limitstest.Open {
 	return func(t *testing.T, rules limits.Rules) limitstest.Ledger {
 		client := d.client(t)
 		client.AddHook(tick(new(atomic.Int64)))
-		if err := client.FlushDB(context.Background()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, client.FlushDB(context.Background()).Err())
 		return open(t, client, "r1", rules, testClock)
 	}
 }
 
 func TestLostWritesAreRestored(t *testing.T) {
 	limitstest.RunDataLoss(t, openOn(newDatabase(t)), func(t *testing.T, l limitstest.Ledger) {
-		if err := l.(*Ledger).Client.FlushDB(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, l.(*Ledger).Client.FlushDB(t.Context()).Err())
 		reconcileAll(t, l)
 	})
 }
@@ -117,14 +113,10 @@ func TestEveryKeyHasATTL(t *testing.T) {
 		p.admit(p.r1, p.claimOf("b", 1))
 		p.heartbeat(p.r1)
 		names, err := p.r1.Client.Keys(p.Context(), "*").Result()
-		if err != nil || len(names) < 5 {
-			p.Fatal(names, err)
-		}
+		stopIf(p, err != nil || len(names) < 5, "%v %v", names, err)
 		for _, name := range names {
 			ttl, err := p.r1.Client.TTL(p.Context(), name).Result()
-			if err != nil || ttl <= 0 {
-				p.Errorf("%s: got the TTL %v, error %v", name, ttl, err)
-			}
+			failIf(p, err != nil || ttl <= 0, "%s: got the TTL %v, error %v", name, ttl, err)
 		}
 	})
 }
@@ -138,21 +130,16 @@ func TestRegisterWarnsOfEviction(t *testing.T) {
 		warns          bool
 	}{{"noeviction", "100mb", false}, {"allkeys-lru", "0", false}, {"allkeys-lru", "100mb", true}, {"volatile-ttl", "100mb", true}} {
 		for name, value := range map[string]string{"maxmemory-policy": c.policy, "maxmemory": c.memory} {
-			if err := admin.ConfigSet(t.Context(), name, value).Err(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, admin.ConfigSet(t.Context(), name, value).Err())
 		}
 		var log bytes.Buffer
 		l, err := New(Config{URL: "unix://" + socket, Replica: "r1", Rules: defaultRules(), Log: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		l.timeout = time.Minute
 		l.Join(t.Context())
 		_ = l.Close()
-		if warned := strings.Contains(log.String(), "redis may evict"); warned != c.warns {
-			t.Errorf("policy %s, memory %s: got a warning %v, want %v: %s", c.policy, c.memory, warned, c.warns, log.String())
-		}
+		warned := strings.Contains(log.String(), "redis may evict")
+		failIf(t, warned != c.warns, "policy %s, memory %s: got a warning %v, want %v: %s", c.policy, c.memory, warned, c.warns, log.String())
 	}
 }
 
@@ -160,22 +147,17 @@ func TestRegisterWarnsOfEviction(t *testing.T) {
 func TestCallsOfManyAccountsMayTakeASecond(t *testing.T) {
 	socket := testservers.Redis(t) // the test pauses it
 	l, err := New(Config{URL: "unix://" + socket, Replica: "r1", Rules: defaultRules(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	defer func() { _ = l.Close() }()
 	l.Join(t.Context())
 	time.Sleep(relearningMin)
-	if err := l.Client.Do(t.Context(), "client", "pause", 500).Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, l.Client.Do(t.Context(), "client", "pause", 500).Err())
 	var claims sync.WaitGroup
 	for i := range 100 {
 		claims.Go(func() {
 			c := limits.Claim{ID: uint64(i + 1), Account: fmt.Sprint(i), Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
-			if d := l.Admit(t.Context(), c); !d.Granted {
-				t.Errorf("account %d: %+v", i, d)
-			}
+			d := l.Admit(t.Context(), c)
+			failIf(t, !d.Granted, "account %d: %+v", i, d)
 		})
 	}
 	claims.Wait()
@@ -198,9 +180,8 @@ func TestReplicasShareTheLimitOfATag(t *testing.T) {
 		p.want("first tag", granted["ci/1"], 10)
 		p.want("second tag", granted["ci/2"], 10)
 		for _, l := range p.both() {
-			if b := p.budget(l, "client:core:ci/2"); b.Used != 10 || b.Limit != 10 {
-				p.Errorf("budget of the tag: %+v", b)
-			}
+			b := p.budget(l, "client:core:ci/2")
+			failIf(p, b.Used != 10 || b.Limit != 10, "budget of the tag: %+v", b)
 		}
 	})
 }
@@ -220,26 +201,19 @@ func TestOnceIsTrueAtOneReplica(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		once := func(l *Ledger, name string, end time.Time) bool {
 			first, err := l.Once(p.Context(), name, end)
-			if err != nil {
-				p.Fatal(err)
-			}
+			noError(p, err)
 			return first
 		}
 		end := time.Now().Add(time.Minute)
-		if !once(p.r1, "x", end) || once(p.r2, "x", end) || once(p.r1, "x", end) || !once(p.r2, "y", time.Now()) {
-			p.Error("want true for the first call with a name only")
-		}
+		failIf(p, !once(p.r1, "x", end) || once(p.r2, "x", end) || once(p.r1, "x", end) || !once(p.r2, "y", time.Now()), "want true for the first call with a name only")
 		for name, most := range map[string]time.Duration{"x": time.Minute, "y": time.Second} {
-			if ttl := p.r1.Client.PTTL(p.Context(), oncePrefix+name).Val(); ttl <= 0 || ttl > most {
-				p.Errorf("%s has the TTL %v", name, ttl)
-			}
+			ttl := p.r1.Client.PTTL(p.Context(), oncePrefix+name).Val()
+			failIf(p, ttl <= 0 || ttl > most, "%s has the TTL %v", name, ttl)
 		}
 		if err := p.r1.Client.Del(p.Context(), oncePrefix+"x").Err(); err != nil { // as its TTL does
 			p.Fatal(err)
 		}
-		if !once(p.r2, "x", end) {
-			p.Error("want true again after the end")
-		}
+		failIf(p, !once(p.r2, "x", end), "want true again after the end")
 	})
 }
 
@@ -249,16 +223,12 @@ func TestStartWithoutRedisNamesWhatIsHeldBack(t *testing.T) {
 		rules := defaultRules()
 		rules.ColdStart = start
 		l, err := New(Config{URL: "unix:///nowhere", Replica: "r1", Rules: rules, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		l.Join(ctx)
 		_ = l.Close()
-		if !strings.Contains(log.String(), `msg="started without redis" effect="`+want) {
-			t.Errorf("%s: %s", start, log.String())
-		}
+		failIf(t, !strings.Contains(log.String(), `msg="started without redis" effect="`+want), "%s: %s", start, log.String())
 		if remedy := `key=store.url remedy="start redis, or correct the URL`; strings.Count(log.String(), remedy) != 2 { // also of the failed connection
 			t.Errorf("%s: %s lacks %s", start, log.String(), remedy)
 		}

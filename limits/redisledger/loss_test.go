@@ -21,18 +21,13 @@ func TestOfflineLeaseIsUsedOnceWhenAReplyIsLost(t *testing.T) {
 		first += p.spend(p.r2, 30, 100, true)
 		p.disconnect(p.r1)
 		offline := p.spend(p.r1, 30, 100, true)
-		if offline == 0 || 30*(first+offline) > 900 {
-			p.Fatalf("%d points used, %d of them offline", 30*(first+offline), 30*offline)
-		}
+		stopIf(p, offline == 0 || 30*(first+offline) > 900, "%d points used, %d of them offline", 30*(first+offline), 30*offline)
 		p.hook.changeNext(p.r1.scripts.roundTrip, loseReply)
 		p.r1.reconnect(p.Context()) // the network fails again
-		if !p.r1.isLost() {
-			p.Fatal("the ledger reconnected")
-		}
+		stopIf(p, !p.r1.isLost(), "the ledger reconnected")
 		time.Sleep(61 * time.Second)
-		if n := p.spend(p.r2, 30, 100, true) + p.spend(p.r1, 30, 100, true); 30*n > 900 {
-			p.Errorf("%d points used, want at most 900", 30*n)
-		}
+		n := p.spend(p.r2, 30, 100, true) + p.spend(p.r1, 30, 100, true)
+		failIf(p, 30*n > 900, "%d points used, want at most 900", 30*n)
 	})
 }
 
@@ -46,16 +41,13 @@ func TestOfflineUnitsAreUsedOnceWhenAReplyIsLost(t *testing.T) {
 		w.spend(p.r2, 100)
 		w.used = 10 // the use that responses report to the first replica
 		p.disconnect(p.r1)
-		if w.spend(p.r1, 100) == 0 {
-			p.Fatal("no claim was granted offline")
-		}
+		stopIf(p, w.spend(p.r1, 100) == 0, "no claim was granted offline")
 		p.hook.changeNext(p.r1.scripts.roundTrip, loseReply)
 		p.r1.reconnect(p.Context())
 		time.Sleep(75 * time.Second)
 		w.reset, w.used, w.open = time.Now().Add(2*time.Minute), 0, true
-		if online, offline := w.spend(p.r2, 100), w.spend(p.r1, 100); online+offline > 14 {
-			p.Errorf("%d permits in use of 14, %d of them offline", online+offline, offline)
-		}
+		online, offline := w.spend(p.r2, 100), w.spend(p.r1, 100)
+		failIf(p, online+offline > 14, "%d permits in use of 14, %d of them offline", online+offline, offline)
 	})
 }
 
@@ -68,9 +60,7 @@ func TestObservationIsRestoredAfterAPause(t *testing.T) {
 		time.Sleep(45 * time.Minute)
 		p.loseData(p.r1)
 		time.Sleep(time.Minute)
-		if p.admit(p.r1, p.claim(1)) {
-			p.Error("granted before the reset")
-		}
+		failIf(p, p.admit(p.r1, p.claim(1)), "granted before the reset")
 		time.Sleep(5 * time.Minute)
 		p.mustAdmit(p.r1, p.claim(1), "after the reset")
 	})
@@ -145,9 +135,7 @@ func TestCountersOfIdleReplicasAreRemoved(t *testing.T) {
 			p.spend(p.r2, 1, 1, true)
 		}
 		fields, err := p.r2.Client.HKeys(p.Context(), p.r2.keysOf("a")[0]).Result()
-		if err != nil || slices.Contains(fields, "r:r1") {
-			p.Errorf("fields %q, %v; want no r:r1", fields, err)
-		}
+		failIf(p, err != nil || slices.Contains(fields, "r:r1"), "fields %q, %v; want no r:r1", fields, err)
 	})
 }
 
@@ -179,9 +167,8 @@ func TestUnreadableAccountIsRestored(t *testing.T) {
 				for field, value := range p.r1.Client.HGetAll(p.Context(), key).Val() {
 					corrupt(p.Context(), p.r1.Client, key, field, value)
 				}
-				if d := p.decide(p.r1, create(1000)); d.Granted || d.Reason != limits.Content {
-					p.Errorf("got %+v; want a refusal, because the restored account has used its content budget", d)
-				}
+				d := p.decide(p.r1, create(1000))
+				failIf(p, d.Granted || d.Reason != limits.Content, "got %+v; want a refusal, because the restored account has used its content budget", d)
 			})
 		})
 	}

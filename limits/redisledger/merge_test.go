@@ -41,9 +41,7 @@ func TestMergeReachesEveryNameAtEveryReplica(t *testing.T) {
 		p.settleAnswered(p.r1, a, true)
 		p.settleAnswered(p.r2, b, false)
 		p.mustAdmit(p.r1, p.claimOf("token b", 100), "within the points of both tokens")
-		if p.admit(p.r2, p.claimOf("token a", 200)) {
-			p.Error("a claim was granted beyond the points of both tokens")
-		}
+		failIf(p, p.admit(p.r2, p.claimOf("token a", 200)), "a claim was granted beyond the points of both tokens")
 		p.release(p.r2, b, false)
 		for range 3 {
 			p.heartbeat(p.both()...)
@@ -52,9 +50,8 @@ func TestMergeReachesEveryNameAtEveryReplica(t *testing.T) {
 			p.checkNothingRemains(l, "token a")
 			p.checkNothingRemains(l, "token b")
 		}
-		if got := p.r1.onlyAccount(p.T); got.Name != "user:1" {
-			p.Errorf("account %s, want user:1", got.Name)
-		}
+		got := p.r1.onlyAccount(p.T)
+		failIf(p, got.Name != "user:1", "account %s, want user:1", got.Name)
 	})
 }
 
@@ -65,9 +62,8 @@ func TestMergeSharesTheCooldown(t *testing.T) {
 		p.mergeEverywhere()
 		p.heartbeat(p.r1)
 		for _, name := range []string{"token a", "token b", "user:1"} {
-			if d := p.decide(p.r2, p.claimOf(name, 1)); d.Reason != limits.Cooldown || d.Wait < 50*time.Second {
-				p.Errorf("%s: %+v; want a cool-down of a minute", name, d)
-			}
+			d := p.decide(p.r2, p.claimOf(name, 1))
+			failIf(p, d.Reason != limits.Cooldown || d.Wait < 50*time.Second, "%s: %+v; want a cool-down of a minute", name, d)
 		}
 	})
 }
@@ -83,9 +79,8 @@ func TestMergeReachesOtherReplicasWithTheirNextCall(t *testing.T) {
 			p.r1.Merge("token a", "user:1", policy.User)
 			p.settle(p.both()[at], sent, limited)
 			for _, l := range p.both() {
-				if d := p.decide(l, p.claimOf("token a", 1)); d.Reason != limits.Cooldown || d.Wait < 50*time.Second {
-					p.Errorf("%s: %+v; want a cool-down of a minute", l.Replica, d)
-				}
+				d := p.decide(l, p.claimOf("token a", 1))
+				failIf(p, d.Reason != limits.Cooldown || d.Wait < 50*time.Second, "%s: %+v; want a cool-down of a minute", l.Replica, d)
 			}
 		})
 	}
@@ -98,9 +93,7 @@ func TestRenameReachesTheReplicaThatUsesTheFormerName(t *testing.T) {
 		p.r1.Rename("token a", "bot", policy.User)
 		p.heartbeat(p.both()...)
 		p.mustAdmit(p.r2, p.claimOf("token a", 100), "within the points of both names")
-		if p.admit(p.r1, p.claimOf("bot", 400)) {
-			p.Error("a claim was granted beyond the points of both names")
-		}
+		failIf(p, p.admit(p.r1, p.claimOf("bot", 400)), "a claim was granted beyond the points of both names")
 		p.mustAdmit(p.r1, p.claimOf("bot", 200), "within the points of both names")
 	})
 }
@@ -163,9 +156,7 @@ func TestMergeDuringARoundTrip(t *testing.T) {
 			time.Sleep(time.Second)
 			return err
 		})
-		if p.admit(p.r1, p.claimOf("token a", 200)) {
-			p.Error("a claim was granted beyond the points of both tokens")
-		}
+		failIf(p, p.admit(p.r1, p.claimOf("token a", 200)), "a claim was granted beyond the points of both tokens")
 		p.mustAdmit(p.r1, p.claimOf("token a", 100), "within the points of both tokens")
 		for range 3 {
 			p.heartbeat(p.r1)
@@ -213,9 +204,8 @@ func TestShareAliases(t *testing.T) {
 			if c.afterLoss {
 				p.empty()
 			}
-			if got, err := c.at.ShareAliases(p.Context(), c.changed); err != nil || !slices.Equal(got, c.want) {
-				p.Errorf("call %d: got %q, %v; want %q", i+1, got, err, c.want)
-			}
+			got, err := c.at.ShareAliases(p.Context(), c.changed)
+			failIf(p, err != nil || !slices.Equal(got, c.want), "call %d: got %q, %v; want %q", i+1, got, err, c.want)
 		}
 	})
 }

@@ -16,9 +16,7 @@ func (p *pair) openFor(upstream, replica string) *Ledger {
 	client := p.client(p.T)
 	client.AddHook(tick(&p.clockOffset))
 	l, err := New(Config{Client: client, Replica: replica, Upstream: upstream, Rules: defaultRules(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		p.Fatal(err)
-	}
+	noError(p, err)
 	l.scripts, l.timeout, l.flushDelay = newScripts(testClock), time.Minute, 0
 	p.heartbeat(l)
 	return l
@@ -37,9 +35,7 @@ func TestAPIsShareNothingAfterALoss(t *testing.T) {
 				c, open := p.mustAdmit(limited, p.claim(1), "at the start"), p.mustAdmit(limited, p.claim(1), "at the start")
 				p.settle(limited, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: time.Hour})
 				p.mustAdmit(other, p.claim(1), "before the loss")
-				if err := p.client(t).FlushDB(t.Context()).Err(); err != nil {
-					t.Fatal(err)
-				}
+				noError(t, p.client(t).FlushDB(t.Context()).Err())
 				p.heartbeat(apis[first])
 				p.settle(limited, open, limits.Outcome{Sent: true, Answered: true, Ended: true}) // before the next heartbeat
 				for range 20 {
@@ -70,12 +66,9 @@ func TestIndexOfAccountsHasTheTimeOfRedis(t *testing.T) {
 			p.spend(l, 1, 1, true)
 			p.heartbeat(l)
 			scores, err := l.Client.ZRangeWithScores(t.Context(), accountsKey, 0, -1).Result()
-			if err != nil || len(scores) != 1 {
-				t.Fatalf("index %v, %v; want an account", scores, err)
-			}
-			if difference := time.Since(time.Unix(int64(scores[0].Score), 0)) + offset; difference.Abs() > time.Minute {
-				t.Errorf("the index is %v behind the clock of Redis", difference)
-			}
+			stopIf(t, err != nil || len(scores) != 1, "index %v, %v; want an account", scores, err)
+			difference := time.Since(time.Unix(int64(scores[0].Score), 0)) + offset
+			failIf(t, difference.Abs() > time.Minute, "the index is %v behind the clock of Redis", difference)
 		})
 	}
 }

@@ -102,19 +102,13 @@ func tick(offset *atomic.Int64) redis.Hook {
 // open returns the ledger of a replica. The scripts use the given clock.
 func open(t testing.TB, client redis.UniversalClient, replica string, rules limits.Rules, clock string) *Ledger {
 	l, err := New(Config{Client: client, Replica: replica, Rules: rules, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	l.scripts = newScripts(clock)
 	l.timeout = time.Minute // a real server does not use the time of the bubble
 	l.flushDelay = 0        // outcomes are sent immediately
-	if err := l.heartbeat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, l.heartbeat(t.Context()))
 	// In an old epoch, new accounts do not wait for restores.
-	if err := client.HSet(t.Context(), epochKey, "since", 0, "process", "").Err(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, client.HSet(t.Context(), epochKey, "since", 0, "process", "").Err())
 	return l
 }
 
@@ -188,9 +182,7 @@ func withTwoReplicas(t *testing.T, run func(p *pair)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &pair{T: t, database: d}
 		p.r1, p.r2 = p.open("r1", defaultRules()), p.open("r2", defaultRules())
-		if err := p.r1.scripts.roundTrip.Load(t.Context(), p.r1.Client).Err(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, p.r1.scripts.roundTrip.Load(t.Context(), p.r1.Client).Err())
 		p.r1.Client.AddHook(p.hook.hook())
 		run(p)
 	})
@@ -240,18 +232,16 @@ func (p *pair) admit(l *Ledger, c limits.Claim) bool {
 // mustAdmit fails the test if a claim is refused.
 func (p *pair) mustAdmit(l *Ledger, c limits.Claim, when string) limits.Claim {
 	p.Helper()
-	if d := p.decide(l, c); !d.Granted {
-		p.Fatalf("%s: a claim was refused: %+v", when, d)
-	}
+	d := p.decide(l, c)
+	stopIf(p, !d.Granted, "%s: a claim was refused: %+v", when, d)
 	return c
 }
 
 // settle settles a claim. Without Redis, the ledger may return an error.
 func (p *pair) settle(l *Ledger, c limits.Claim, o limits.Outcome) {
 	p.Helper()
-	if err := l.Settle(p.Context(), limits.Permit{Claim: c}, o); err != nil && !l.isLost() {
-		p.Fatal(err)
-	}
+	err := l.Settle(p.Context(), limits.Permit{Claim: c}, o)
+	stopIf(p, err != nil && !l.isLost(), "%v", err)
 }
 
 func plain(limited policy.LimitKind) limits.Outcome {
@@ -333,9 +323,7 @@ func (p *pair) release(l *Ledger, c limits.Claim, aborted bool) {
 func (p *pair) heartbeat(replicas ...*Ledger) {
 	p.Helper()
 	for _, l := range replicas {
-		if err := l.heartbeat(p.Context()); err != nil {
-			p.Fatal(err)
-		}
+		noError(p, l.heartbeat(p.Context()))
 	}
 }
 
@@ -351,18 +339,14 @@ func (p *pair) loseData(l *Ledger) {
 // empty deletes all data of Redis.
 func (p *pair) empty() {
 	p.Helper()
-	if err := p.r2.Client.FlushDB(p.Context()).Err(); err != nil {
-		p.Fatal(err)
-	}
+	noError(p, p.r2.Client.FlushDB(p.Context()).Err())
 }
 
 // reconcileAll sends a heartbeat as in a new epoch. In tests without passing time, the ledger cannot distinguish
 // epochs.
 func reconcileAll(t *testing.T, l limitstest.Ledger) {
 	l.(*Ledger).shards[""].losses++
-	if err := l.(*Ledger).heartbeat(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, l.(*Ledger).heartbeat(t.Context()))
 }
 
 // want fails the test if a count differs.
@@ -377,9 +361,7 @@ func (p *pair) want(name string, got, want int) {
 func (l *Ledger) onlyAccount(t *testing.T) limits.Account {
 	t.Helper()
 	list, err := l.Accounts(t.Context(), 2)
-	if err != nil || len(list) != 1 {
-		t.Fatal(list, err)
-	}
+	stopIf(t, err != nil || len(list) != 1, "%v %v", list, err)
 	return list[0]
 }
 

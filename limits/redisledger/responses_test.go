@@ -17,14 +17,12 @@ func TestNoNumberOfAResponseBlocksAnAccountInRedis(t *testing.T) {
 		client, ctx := p.client(p.T), p.Context()
 		for _, key := range client.Keys(ctx, "*").Val() {
 			const most = 128 << 10
-			if size := client.MemoryUsage(ctx, key).Val(); size > most {
-				p.Errorf("%s has %d bytes, want at most %d", key, size, most)
-			}
+			size := client.MemoryUsage(ctx, key).Val()
+			failIf(p, size > most, "%s has %d bytes, want at most %d", key, size, most)
 		}
 		for _, l := range p.both() {
-			if n := len(l.accounts); n > 20 {
-				p.Errorf("a replica knows %d accounts, want at most 20", n)
-			}
+			n := len(l.accounts)
+			failIf(p, n > 20, "a replica knows %d accounts, want at most 20", n)
 		}
 	})
 }

@@ -19,6 +19,10 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // rig injects faults into two Redis servers. The master serves the replicas, and the standby server gets copies of its
 // data. A failover exchanges both roles. Writes since the last copy are then lost.
 type rig struct {
@@ -67,9 +71,8 @@ func (r *rig) Write(text []byte) (int, error) {
 }
 
 func (r *rig) empty(server int) {
-	if err := r.admins[server].FlushDB(context.Background()).Err(); err != nil {
-		r.t.Error(err)
-	}
+	err := r.admins[server].FlushDB(context.Background()).Err()
+	failIf(r.t, err != nil, "%v", err)
 }
 
 var errCut = errors.New("connection cut")
@@ -135,9 +138,7 @@ func (r *rig) open(rules limits.Rules, replica int) *Ledger {
 	client.AddHook(intercept(r.wait))
 	client.AddHook(tick(&r.clockSteps))
 	ledger, err := New(Config{Client: client, Replica: fmt.Sprint("r", replica), Rules: rules, Log: slog.New(slog.NewTextHandler(r, nil)).With("replica", replica)})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	noError(r.t, err)
 	ledger.scripts = newScripts(testClock)
 	ledger.Join(r.t.Context())
 	r.mu.Lock()
@@ -163,9 +164,7 @@ func (r *rig) copyToStandby() {
 		if err == nil {
 			err = r.admins[to].RestoreReplace(ctx, name, time.Hour, text).Err()
 		}
-		if err != nil {
-			r.t.Error(err)
-		}
+		failIf(r.t, err != nil, "%v", err)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/weirgate/weir/internal/testservers"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 )
@@ -74,9 +75,8 @@ func TestLimitErrorIsSentImmediately(t *testing.T) {
 		withTwoReplicas(t, func(p *pair) {
 			p.r1.flushDelay = flushDelay
 			p.settle(p.r1, p.mustAdmit(p.r1, create(1), "at the start"), plain(limited))
-			if d := p.decide(p.r2, create(2)); d.Granted || d.Reason == limits.Concurrency {
-				p.Errorf("limit error %v: got %+v; want a refusal", limited, d)
-			}
+			d := p.decide(p.r2, create(2))
+			failIf(p, d.Granted || d.Reason == limits.Concurrency, "limit error %v: got %+v; want a refusal", limited, d)
 		})
 	}
 }
@@ -125,16 +125,14 @@ func TestWaitingClaimsFailWithTheirBatch(t *testing.T) {
 		var callers sync.WaitGroup
 		for i := range uint64(200) {
 			callers.Go(func() {
-				if d := p.r1.Admit(p.Context(), create(i+1)); d.Granted || d.Reason != Store {
-					p.Errorf("got %+v, want a refusal because of the store", d)
-				}
+				d := p.r1.Admit(p.Context(), create(i+1))
+				failIf(p, d.Granted || d.Reason != Store, "got %+v, want a refusal because of the store", d)
 			})
 		}
 		callers.Wait()
 		p.want("batches", int(batches.Load()), 1)
-		if took := time.Since(began); took > 1100*time.Millisecond {
-			p.Errorf("the refusals took %v, want 1 s", took)
-		}
+		took := time.Since(began)
+		failIf(p, took > 1100*time.Millisecond, "the refusals took %v, want 1 s", took)
 		p.r1.background.Wait()
 	})
 }
@@ -205,13 +203,9 @@ func TestRepeatedSettlementChangesNothing(t *testing.T) {
 		} {
 			step.first()
 			before := state()
-			if !strings.HasPrefix(before, step.inUse) {
-				p.Errorf("%s: got %s, want %spermits in use", step.name, before, step.inUse)
-			}
+			failIf(p, !strings.HasPrefix(before, step.inUse), "%s: got %s, want %spermits in use", step.name, before, step.inUse)
 			step.repeat()
-			if after := state(); after != before {
-				p.Errorf("repeated %s: got %s, want %s", step.name, after, before)
-			}
+			testservers.Equal(p, fmt.Sprintf("repeated %s", step.name), state(), before)
 		}
 	})
 }

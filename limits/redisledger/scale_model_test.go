@@ -188,9 +188,8 @@ func fleets() (list []fleet) {
 
 // TestFleetModel logs the Redis resources that fleets of up to WEIR_ACCOUNTS accounts need.
 func TestFleetModel(t *testing.T) {
-	if slot := slotOfTag("123456789"); slot != 0x31c3 {
-		t.Fatalf("got the slot %#x, want 0x31c3", slot)
-	}
+	slot := slotOfTag("123456789")
+	stopIf(t, slot != 0x31c3, "got the slot %#x, want 0x31c3", slot)
 	most := testservers.Setting(t, "WEIR_ACCOUNTS", 20_000)
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -216,19 +215,11 @@ func TestFleetModel(t *testing.T) {
 func (d *demand) check(t *testing.T) {
 	t.Helper()
 	single, many, indexed := d.busiest(1), d.busiest(16), float64(d.accounts)*keepIndexed
-	if math.Abs(single.requests-d.total) > 1e-6*d.total {
-		t.Errorf("%+v: slots have %f requests of %f", d.fleet, single.requests, d.total)
-	}
-	if top := d.hottest * d.total; top > maxRate+1.0/60 {
-		t.Errorf("%+v: an account has %f requests per second", d.fleet, top)
-	}
-	if bound := 200 * float64(d.replicas); d.heartbeats > bound || d.index > bound {
-		t.Errorf("%+v: %f heartbeats and %f index entries per second", d.fleet, d.heartbeats, d.index)
-	}
-	if d.accounts >= 20_000 && (many.requests > d.total/16*2 || many.bytes-indexed > (single.bytes-indexed)/16*1.5) {
-		t.Errorf("%+v: one of 16 shards has %f requests of %f, %f bytes of %f", d.fleet, many.requests, d.total, many.bytes, single.bytes)
-	}
-	if d.sticky && d.inUse > 3*float64(d.accounts)/float64(d.replicas)+20 {
-		t.Errorf("%+v: a replica has %f accounts", d.fleet, d.inUse)
-	}
+	failIf(t, math.Abs(single.requests-d.total) > 1e-6*d.total, "%+v: slots have %f requests of %f", d.fleet, single.requests, d.total)
+	top := d.hottest * d.total
+	failIf(t, top > maxRate+1.0/60, "%+v: an account has %f requests per second", d.fleet, top)
+	bound := 200 * float64(d.replicas)
+	failIf(t, d.heartbeats > bound || d.index > bound, "%+v: %f heartbeats and %f index entries per second", d.fleet, d.heartbeats, d.index)
+	failIf(t, d.accounts >= 20_000 && (many.requests > d.total/16*2 || many.bytes-indexed > (single.bytes-indexed)/16*1.5), "%+v: one of 16 shards has %f requests of %f, %f bytes of %f", d.fleet, many.requests, d.total, many.bytes, single.bytes)
+	failIf(t, d.sticky && d.inUse > 3*float64(d.accounts)/float64(d.replicas)+20, "%+v: a replica has %f accounts", d.fleet, d.inUse)
 }

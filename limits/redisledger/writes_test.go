@@ -48,9 +48,7 @@ func TestReplicasTogetherExceedNoLimitOfWrites(t *testing.T) {
 				Limit: 5000, Used: i % 100, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core,
 			}}
 			o.Answered, o.Ended = o.Sent && rng.IntN(20) > 0, o.Sent
-			if err := l.Settle(context.Background(), limits.Permit{Claim: c}, o); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, l.Settle(context.Background(), limits.Permit{Claim: c}, o))
 			if o.Sent {
 				sent["bot"], sent[tag] = append(sent["bot"], time.Now()), append(sent[tag], time.Now())
 			}
@@ -70,9 +68,8 @@ func TestReplicasTogetherExceedNoLimitOfWrites(t *testing.T) {
 			window time.Duration
 			limit  int
 		}{{"bot", time.Minute, 10}, {"bot", time.Hour, 150}, {"bot/0", time.Minute, 7}, {"bot/1", time.Minute, 7}} {
-			if n := most(c.name, c.window); n > c.limit || n < c.limit*9/10 {
-				t.Errorf("%s: %d writes in %v; want at most %d, and almost as many", c.name, n, c.window, c.limit)
-			}
+			n := most(c.name, c.window)
+			failIf(t, n > c.limit || n < c.limit*9/10, "%s: %d writes in %v; want at most %d, and almost as many", c.name, n, c.window, c.limit)
 		}
 	})
 }
