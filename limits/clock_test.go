@@ -46,9 +46,7 @@ func TestStepsOfTheWallClockExceedNoLimitUnderLoad(t *testing.T) {
 					ledger, _ := stepped(t.Context(), rules)
 					return ledger
 				}), nil)
-				if len(report.Violations) > 0 {
-					t.Errorf("%d violations, first: %v", len(report.Violations), report.Violations[0])
-				}
+				failIf(t, len(report.Violations) > 0, "%d violations, first: %v", len(report.Violations), report.Violations[:min(1, len(report.Violations))])
 			})
 		})
 	}
@@ -70,9 +68,7 @@ func TestStepsOfTheWallClockChangeNoWait(t *testing.T) {
 		caller := policy.Caller{Account: "a", Kind: policy.User}
 		for id := uint64(1); id < 300; id++ {
 			p, err := l.Acquire(t.Context(), limits.Claim{Operation: "op", Resource: policy.Core, Points: 1}, caller, time.Now().Add(time.Minute))
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			o := limits.Outcome{Sent: true, Answered: true, Ended: true, Succeeded: id%2 == 0}
 			if id%2 == 1 {
 				o.Limited, o.RetryAfter = policy.LimitSecondary, 5*time.Second
@@ -87,9 +83,7 @@ func TestStepsOfTheWallClockChangeNoWait(t *testing.T) {
 			list, _ := ledger.Accounts(t.Context(), 1)
 			shown := list[0].BlockedUntil.Sub(wall())
 			d := ledger.Admit(t.Context(), limits.Claim{ID: 1 << 62, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1})
-			if (shown - d.Wait).Abs() > time.Second {
-				t.Fatalf("the cool-down is shown to last %v, and lasts %v", shown, d.Wait)
-			}
+			stopIf(t, (shown-d.Wait).Abs() > time.Second, "the cool-down is shown to last %v, and lasts %v", shown, d.Wait)
 			time.Sleep(d.Wait)
 		}
 	})

@@ -38,9 +38,7 @@ func TestShiftMovesEveryTime(t *testing.T) {
 	})
 	c = cooldown{}
 	c.shift(7)
-	if !reflect.DeepEqual(c, cooldown{}) {
-		t.Errorf("a time that is not set was shifted: %+v", c)
-	}
+	failIf(t, !reflect.DeepEqual(c, cooldown{}), "a time that is not set was shifted: %+v", c)
 }
 
 // TestAllowancesAreBounded lowers the allowances of many logs.
@@ -51,13 +49,10 @@ func TestAllowancesAreBounded(t *testing.T) {
 		for range 2 {
 			c.learn([]logUse{{key, 90, 100, 60 * second}}, 0, i*second+1)
 		}
-		if got := c.allowed(key, 1000); got != 720 {
-			t.Fatalf("%s: got %d of 1000, want 720", key, got)
-		}
+		got := c.allowed(key, 1000)
+		stopIf(t, got != 720, "%s: got %d of 1000, want 720", key, got)
 	}
-	if len(c.Allowances) != maxAllowances || c.allowed(fmt.Sprint("points:", 2*maxAllowances), 1000) != 720 {
-		t.Errorf("%d allowances, want the last %d", len(c.Allowances), maxAllowances)
-	}
+	failIf(t, len(c.Allowances) != maxAllowances || c.allowed(fmt.Sprint("points:", 2*maxAllowances), 1000) != 720, "%d allowances, want the last %d", len(c.Allowances), maxAllowances)
 }
 
 // A ceiling that reaches the documented limit has no effect.
@@ -65,8 +60,6 @@ func TestCeilingEndsAtTheDocumentedLimit(t *testing.T) {
 	c := cooldown{Ceiling: 8}
 	for i, want := range []int64{9, 0, 0} {
 		c.granted(1, int64(i+1)*raiseAfter, 10, 10)
-		if c.Ceiling != want {
-			t.Errorf("after %d grants: ceiling %d, want %d", i+1, c.Ceiling, want)
-		}
+		failIf(t, c.Ceiling != want, "after %d grants: ceiling %d, want %d", i+1, c.Ceiling, want)
 	}
 }

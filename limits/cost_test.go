@@ -33,9 +33,7 @@ func using(used int, reset time.Time) Outcome {
 func (o *harness) spent(p *Permit, outcome Outcome) int {
 	o.Helper()
 	cost, err := o.Settle(o.ctx, *p, outcome)
-	if err != nil {
-		o.Fatal(err)
-	}
+	noError(o, err)
 	return cost
 }
 
@@ -46,16 +44,12 @@ func TestEstimateOfAQueryFallsAfterEqualCosts(t *testing.T) {
 			{20, 25}, {20, 20}, {40, 20}, {40, 40},
 		} {
 			p := o.acquired(call("q", 30), user(""))
-			if p.Cost != c.estimate {
-				t.Errorf("call %d: got estimate %d, want %d", i, p.Cost, c.estimate)
-			}
-			if cost := o.spent(p, costing(c.cost)); cost != c.cost {
-				t.Errorf("call %d: got cost %d, want %d", i, cost, c.cost)
-			}
+			failIf(t, p.Cost != c.estimate, "call %d: got estimate %d, want %d", i, p.Cost, c.estimate)
+			cost := o.spent(p, costing(c.cost))
+			failIf(t, cost != c.cost, "call %d: got cost %d, want %d", i, cost, c.cost)
 		}
-		if p := o.acquired(call("other", 30), user("")); p.Cost != 30 || o.spent(p, costing(0)) != 30 {
-			t.Errorf("another query has the estimate %d, want 30", p.Cost)
-		}
+		p := o.acquired(call("other", 30), user(""))
+		failIf(t, p.Cost != 30 || o.spent(p, costing(0)) != 30, "another query has the estimate %d, want 30", p.Cost)
 	})
 }
 
@@ -74,9 +68,8 @@ func TestEstimateWithOtherVariablesKeepsTheRatio(t *testing.T) {
 		for range minCalls {
 			e.observe(&Claim{Account: "a", Query: "q", UpperEstimate: c.upper}, c.cost)
 		}
-		if got := e.predict(&Claim{Account: "a", Query: "q", UpperEstimate: c.next}); got != c.want {
-			t.Errorf("cost %d of at most %v: got %d of at most %v, want %d", c.cost, c.upper, got, c.next, c.want)
-		}
+		got := e.predict(&Claim{Account: "a", Query: "q", UpperEstimate: c.next})
+		failIf(t, got != c.want, "cost %d of at most %v: got %d of at most %v, want %d", c.cost, c.upper, got, c.next, c.want)
 	}
 }
 
@@ -85,9 +78,8 @@ func TestCallsOfOneAccountDoNotChangeTheEstimatesOfAnother(t *testing.T) {
 	for range minCalls {
 		e.observe(&Claim{Account: "a", Query: "q", UpperEstimate: 300}, 1)
 	}
-	if got := e.predict(&Claim{Account: "b", Query: "q", UpperEstimate: 300}); got != 300 {
-		t.Errorf("got the estimate %d, want 300", got)
-	}
+	got := e.predict(&Claim{Account: "b", Query: "q", UpperEstimate: 300})
+	failIf(t, got != 300, "got the estimate %d, want 300", got)
 }
 
 // The upstream rounds the cost of a call to the nearest integer.
@@ -128,12 +120,9 @@ func TestQueriesAreBounded(t *testing.T) {
 		}
 		e.begin(&Permit{Claim: Claim{Account: fmt.Sprint(i)}})
 	}
-	if e.queries.Len() > maxQueries || e.uses.Len() > maxUses {
-		t.Errorf("%d queries and %d windows, want a bounded number", e.queries.Len(), e.uses.Len())
-	}
-	if got := e.predict(&Claim{Query: "0", UpperEstimate: 30}); got != 30 {
-		t.Errorf("got estimate %d of a forgotten query, want 30", got)
-	}
+	failIf(t, e.queries.Len() > maxQueries || e.uses.Len() > maxUses, "%d queries and %d windows, want a bounded number", e.queries.Len(), e.uses.Len())
+	got := e.predict(&Claim{Query: "0", UpperEstimate: 30})
+	failIf(t, got != 30, "got estimate %d of a forgotten query, want 30", got)
 }
 
 func TestReportedUseShowsTheCost(t *testing.T) {
@@ -146,9 +135,8 @@ func TestReportedUseShowsTheCost(t *testing.T) {
 		}
 		check := func(name string, p *Permit, outcome Outcome, want int) {
 			t.Helper()
-			if cost := o.spent(p, outcome); cost != want {
-				t.Errorf("%s: got cost %d, want %d", name, cost, want)
-			}
+			cost := o.spent(p, outcome)
+			failIf(t, cost != want, "%s: got cost %d, want %d", name, cost, want)
 		}
 		check("first response", next(), using(10, reset), 30)
 		check("second response", next(), using(22, reset), 12)
@@ -183,12 +171,9 @@ func TestReportedUseOfOtherReplicasShowsNoCost(t *testing.T) {
 		l := NewLimiter(busyLedger{NewMemory(Rules{Limits: policy.DefaultLimits()})})
 		for i := range 4 {
 			p, err := l.Acquire(t.Context(), call("q", 30), user(""), time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if cost, _ := l.Settle(t.Context(), *p, using(12*(i+1), time.Now().Add(time.Hour))); cost != 30 {
-				t.Errorf("got cost %d, want 30", cost)
-			}
+			noError(t, err)
+			cost, _ := l.Settle(t.Context(), *p, using(12*(i+1), time.Now().Add(time.Hour)))
+			failIf(t, cost != 30, "got cost %d, want 30", cost)
 		}
 	})
 }

@@ -22,9 +22,8 @@ func TestBudgetChangesWhenTokensReturn(t *testing.T) {
 			used  int
 		}{{0, 1}, {59 * time.Second, 1}, {2 * time.Second, 0}} {
 			time.Sleep(c.after)
-			if b, _ := m.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Search); b.Used != c.used {
-				t.Errorf("%v later: used %d, want %d", c.after, b.Used, c.used)
-			}
+			b, _ := m.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Search)
+			failIf(t, b.Used != c.used, "%v later: used %d, want %d", c.after, b.Used, c.used)
 		}
 	})
 }
@@ -36,9 +35,8 @@ func TestConfigureChangesDocumentedLimits(t *testing.T) {
 		for _, limit := range []int{30, 100} {
 			rules.Search.Authenticated = limit
 			m.Configure(rules)
-			if b, _ := m.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Search); b.Limit != limit {
-				t.Errorf("got limit %d, want %d", b.Limit, limit)
-			}
+			b, _ := m.Budget(policy.Caller{Account: "a", Kind: policy.User}, policy.Search)
+			failIf(t, b.Limit != limit, "got limit %d, want %d", b.Limit, limit)
 		}
 	})
 }

@@ -68,30 +68,20 @@ func TestDivideDecidesLikeTheTable(t *testing.T) {
 			d := randomDivision(rng)
 			d.Waits = append([]waiting{}, d.Waits...) // no null
 			line, err := json.Marshal(divisionCase{d, d.divide()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			lines = append(lines, line)
 		}
 		text := slices.Concat([]byte("[\n"), bytes.Join(lines, []byte(",\n")), []byte("\n]\n"))
-		if err := os.WriteFile(divisions, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(divisions, text, 0o644))
 	}
 	text, err := os.ReadFile(divisions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var cases []divisionCase
-	if err := json.Unmarshal(text, &cases); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal(text, &cases))
 	counts, fits := map[string]int{}, 0
 	for i, c := range cases {
 		v := c.Division.divide()
-		if v != c.Verdict {
-			t.Errorf("case %d: %+v: got %+v, want %+v", i, c.Division, v, c.Verdict)
-		}
+		failIf(t, v != c.Verdict, "case %d: %+v: got %+v, want %+v", i, c.Division, v, c.Verdict)
 		for name, is := range map[string]bool{
 			"missing": v.Missing > 0, "due": v.Due > 0, "beyond": v.Beyond, "kept": v.Kept, "yields": v.Yields, "pace": v.Pace != c.Division.Pace,
 			"yields not": len(c.Division.Waits) > 0 && v.Missing == 0 && !v.Kept && !v.Yields, "reserve": v.Beyond && v.Missing > 0 && v.Missing <= c.Division.Limit/reservedParts,
@@ -104,12 +94,8 @@ func TestDivideDecidesLikeTheTable(t *testing.T) {
 			fits++
 		}
 	}
-	if len(cases) < 300 || fits < 20 || len(counts) < 8 {
-		t.Fatalf("%d cases, of which %d fit, with the results %v", len(cases), fits, counts)
-	}
+	stopIf(t, len(cases) < 300 || fits < 20 || len(counts) < 8, "%d cases, of which %d fit, with the results %v", len(cases), fits, counts)
 	for name, n := range counts {
-		if n < 20 {
-			t.Errorf("only %d of %d cases have the result %q", n, len(cases), name)
-		}
+		failIf(t, n < 20, "only %d of %d cases have the result %q", n, len(cases), name)
 	}
 }

@@ -76,17 +76,14 @@ func (r *fileRig) stopped(clean bool) []byte {
 		return r.file.Bytes()
 	}
 	var text bytes.Buffer
-	if err := r.Save(&text, nil); err != nil {
-		r.Fatal(err)
-	}
+	noError(r, r.Save(&text, nil))
 	return text.Bytes()
 }
 
 func (r *fileRig) rotate(file *testFile, err error) {
 	r.Helper()
-	if got := r.Rotate(file, nil, func() error { return err }); !errors.Is(got, err) {
-		r.Fatal(got)
-	}
+	got := r.Rotate(file, nil, func() error { return err })
+	stopIf(r, !errors.Is(got, err), "%v", got)
 }
 
 // killed returns the ledger that the next process loads after a kill.
@@ -149,9 +146,7 @@ func (r *fileRig) losesNothing() {
 	next := r.killed()
 	for name, a := range r.accounts {
 		b := next.accounts[name]
-		if b == nil {
-			r.Fatalf("after a kill the account %s is unknown", name)
-		}
+		stopIf(r, b == nil, "after a kill the account %s is unknown", name)
 		for _, later := range []int64{0, 1800 * second, 3580 * second} {
 			at, merged := r.now()+later, 15*second // real spends merge, so they return up to 15 s later
 			for key, l := range a.Logs {
@@ -160,19 +155,15 @@ func (r *fileRig) losesNothing() {
 				}
 			}
 			for resource, w := range a.Windows {
-				if got, want := b.Windows[resource], w.Unconfirmed.spent(at)+w.inUse; len(w.Reports) == 0 && got.Unconfirmed.spent(at-merged) < want {
-					r.Fatalf("after a kill: %s has %+v, want at least %d tokens in %d s", resource, got, want, later/second)
-				}
+				got, want := b.Windows[resource], w.Unconfirmed.spent(at)+w.inUse
+				stopIf(r, len(w.Reports) == 0 && got.Unconfirmed.spent(at-merged) < want, "after a kill: %s has %+v, want at least %d tokens in %d s", resource, got, want, later/second)
 			}
 		}
 		for resource, w := range a.Windows {
-			if got, want := b.Windows[resource].key(), w.key(); len(w.Reports) > 0 && (got.use < want.use || got.reset < want.reset) {
-				r.Fatalf("after a kill: %s has %+v, want at least %+v", resource, got, want)
-			}
+			got, want := b.Windows[resource].key(), w.key()
+			stopIf(r, len(w.Reports) > 0 && (got.use < want.use || got.reset < want.reset), "after a kill: %s has %+v, want at least %+v", resource, got, want)
 		}
-		if b.Cooldown.key() != a.Cooldown.key() && b.Cooldown.Until <= a.Cooldown.Until {
-			r.Fatalf("after a kill: cool-down %+v, want %+v", b.Cooldown, a.Cooldown)
-		}
+		stopIf(r, b.Cooldown.key() != a.Cooldown.key() && b.Cooldown.Until <= a.Cooldown.Until, "after a kill: cool-down %+v, want %+v", b.Cooldown, a.Cooldown)
 	}
 }
 
@@ -206,9 +197,8 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 					r.rotate(&testFile{}, errors.New("not renamed"))
 				}
 			}
-			if err := r.Rotate(&testFile{full: true}, nil, func() error { return nil }); err == nil {
-				r.Error("a rotation succeeded on a full disk")
-			}
+			err := r.Rotate(&testFile{full: true}, nil, func() error { return nil })
+			failIf(r, err == nil, "a rotation succeeded on a full disk")
 			r.send("a", false)
 		},
 		"copies of requests": func(r *fileRig) {
@@ -263,18 +253,16 @@ func TestKilledProcessLosesNothing(t *testing.T) {
 			r.open(r.file.Bytes())
 			r.Merge("token", "user:1", policy.User)
 			key := logKey(Content, time.Hour.String())
-			if got := r.accounts["user:1"].Logs[key].Total; got < 40+2*aheadCreates-8 {
-				r.Errorf("%d creations, want 40 and the bounds of both accounts", got)
-			}
+			got := r.accounts["user:1"].Logs[key].Total
+			failIf(r, got < 40+2*aheadCreates-8, "%d creations, want 40 and the bounds of both accounts", got)
 		},
 		"a step of the wall clock": func(r *fileRig) {
 			for range 30 {
 				r.send("a", true)
 			}
 			r.step = 90 * time.Minute
-			if due, err := r.RotationDue(); due || err != nil {
-				r.Error(due, err)
-			}
+			due, err := r.RotationDue()
+			failIf(r, due || err != nil, "%v %v", due, err)
 			r.losesNothing()
 		},
 	} {
@@ -295,18 +283,16 @@ func TestNamesSurviveKillsAndSteps(t *testing.T) {
 		"a step of the clock after the start": func(r *fileRig) {
 			r.open(r.file.Bytes())
 			r.step = 48 * time.Hour
-			if got := r.Canonical("token"); got != "user:1" {
-				r.Errorf("before the kill token is %s", got)
-			}
+			got := r.Canonical("token")
+			failIf(r, got != "user:1", "before the kill token is %s", got)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withFile(t, "trust", func(r *fileRig) {
 				r.Merge("token", "user:1", policy.User)
 				test(r)
-				if got := r.killed().Canonical("token"); got != "user:1" {
-					r.Errorf("after a kill token is %s, want user:1", got)
-				}
+				got := r.killed().Canonical("token")
+				failIf(r, got != "user:1", "after a kill token is %s, want user:1", got)
 			})
 		})
 	}
@@ -324,16 +310,13 @@ func TestFullDiskIsKnownToTheNextProcess(t *testing.T) {
 			}
 			r.file.full = false
 			r.Merge("b", "a", policy.User) // the disk has room again, but a line is missing
-			if due, err := r.RotationDue(); !due || err == nil {
-				t.Error("the missing line is not reported")
-			}
-			if s := r.open(r.file.Bytes()); !s.Incomplete || r.Canonical("b") == "a" {
-				t.Errorf("%d %% of a line: %+v", part, s)
-			}
+			due, err := r.RotationDue()
+			failIf(t, !due || err == nil, "the missing line is not reported")
+			s := r.open(r.file.Bytes())
+			failIf(t, !s.Incomplete || r.Canonical("b") == "a", "%d %% of a line: %+v", part, s)
 			time.Sleep(2 * time.Minute)
-			if creations, reads := r.try(true), r.try(false); creations > 0 || reads != slowStartBurst {
-				t.Errorf("%d %% of a line: %d creations and %d reads at once, want 0 and %d", part, creations, reads, slowStartBurst)
-			}
+			creations, reads := r.try(true), r.try(false)
+			failIf(t, creations > 0 || reads != slowStartBurst, "%d %% of a line: %d creations and %d reads at once, want 0 and %d", part, creations, reads, slowStartBurst)
 		})
 	}
 }
@@ -354,9 +337,8 @@ func TestColdStartSurvivesRestarts(t *testing.T) {
 				if got, want := r.ColdStart(), before.ColdStart(); got != want || want == "" {
 					t.Errorf("strict %v, clean stop %v: %q, want %q", strict, clean, got, want)
 				}
-				if got, want := r.try(true), before.try(true); got != want {
-					t.Errorf("strict %v, clean stop %v: %d creations after the restart, %d without it", strict, clean, got, want)
-				}
+				got, want := r.try(true), before.try(true)
+				failIf(t, got != want, "strict %v, clean stop %v: %d creations after the restart, %d without it", strict, clean, got, want)
 			})
 		}
 	}
@@ -375,9 +357,8 @@ func TestManyKillsLeaveTheWindowUsable(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			if d := r.Admit(t.Context(), r.claim("a", false)); !d.Granted {
-				t.Errorf("%d requests after each kill: refused (%s) for %v", requests, d.Reason, d.Wait)
-			}
+			d := r.Admit(t.Context(), r.claim("a", false))
+			failIf(t, !d.Granted, "%d requests after each kill: refused (%s) for %v", requests, d.Reason, d.Wait)
 		})
 	}
 }
@@ -390,9 +371,8 @@ func TestRestartKeepsTheSlotsOfAbortedRequests(t *testing.T) {
 			before, text := r.try(false), r.stopped(clean)
 			time.Sleep(time.Second)
 			r.open(text)
-			if after := r.try(false); before == 0 || before+after > 100 {
-				t.Errorf("clean stop %v: %d requests were in progress, and %d are sent a second later", clean, before, after)
-			}
+			after := r.try(false)
+			failIf(t, before == 0 || before+after > 100, "clean stop %v: %d requests were in progress, and %d are sent a second later", clean, before, after)
 			if time.Sleep(time.Minute); r.try(false) == 0 {
 				t.Errorf("clean stop %v: no request after a minute", clean)
 			}

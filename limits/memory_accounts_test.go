@@ -28,15 +28,13 @@ func TestRunRemovesIdleAccounts(t *testing.T) {
 		}
 		time.Sleep(30*time.Minute + 30*time.Second)
 		m.spend(t, claimOf("busy", 5000), Outcome{Sent: true, Answered: true, Ended: true, Succeeded: true})
-		if list, _ := m.Accounts(ctx, 5000); len(list) != 3001 {
-			t.Errorf("%d accounts, want 3001 within their windows", len(list))
-		}
+		list, _ := m.Accounts(ctx, 5000)
+		failIf(t, len(list) != 3001, "%d accounts, want 3001 within their windows", len(list))
 		time.Sleep(32 * time.Minute)
 		stop()
 		running.Wait()
-		if n := len(m.accounts); n != 1 || m.accounts["busy"] == nil || m.peak != 1 {
-			t.Errorf("%d accounts (peak %d), want only the busy account", n, m.peak)
-		}
+		n := len(m.accounts)
+		failIf(t, n != 1 || m.accounts["busy"] == nil || m.peak != 1, "%d accounts (peak %d), want only the busy account", n, m.peak)
 	})
 }
 
@@ -62,24 +60,20 @@ func TestAccountsOfRefusedTokensAreNotKept(t *testing.T) {
 				m.spend(t, claimOf("a", uint64(i)), Outcome{})
 			}
 			for i, o := range c.outcomes {
-				if m.accounts["a"] == nil {
-					t.Error("the account was removed during a request")
-				}
+				failIf(t, m.accounts["a"] == nil, "the account was removed during a request")
 				for range min(2, len(c.outcomes)-i) { // a repeated call during another request has no effect
 					_ = m.Settle(t.Context(), Permit{Claim: claimOf("a", uint64(i))}, o)
 					m.Release(t.Context(), Permit{Claim: claimOf("a", uint64(i))}, false)
 				}
 			}
-			if kept := m.accounts["a"] != nil; kept != c.kept {
-				t.Errorf("account kept: %t, want %t", kept, c.kept)
-			}
+			kept := m.accounts["a"] != nil
+			failIf(t, kept != c.kept, "account kept: %t, want %t", kept, c.kept)
 		})
 	}
 	t.Run("refused claim", func(t *testing.T) {
 		m := NewMemory(Rules{Limits: policy.DefaultLimits(), ColdStart: "strict"})
-		if d := m.Admit(t.Context(), claimOf("a", 1)); d.Granted || len(m.accounts) != 0 {
-			t.Errorf("%+v, %d accounts; want a refusal without an account", d, len(m.accounts))
-		}
+		d := m.Admit(t.Context(), claimOf("a", 1))
+		failIf(t, d.Granted || len(m.accounts) != 0, "%+v, %d accounts; want a refusal without an account", d, len(m.accounts))
 	})
 }
 
@@ -123,9 +117,7 @@ func TestListingDoesNotDelayAdmit(t *testing.T) {
 			longest, total := longestAdmit(m, work)
 			best = min(best, float64(longest)/float64(total))
 		}
-		if best > 0.25 {
-			t.Errorf("%s: Admit took at least %.0f %% of its time", name, 100*best)
-		}
+		failIf(t, best > 0.25, "%s: Admit took at least %.0f %% of its time", name, 100*best)
 	}
 }
 
@@ -140,8 +132,7 @@ func TestSweepKeepsTheLimitOfASearchInUse(t *testing.T) {
 		}
 		time.Sleep(50 * time.Second)
 		m.sweep()
-		if d := m.Admit(t.Context(), claim(5, policy.CodeSearch)); d.Granted {
-			t.Error("a fifth search was granted within a minute")
-		}
+		d := m.Admit(t.Context(), claim(5, policy.CodeSearch))
+		failIf(t, d.Granted, "a fifth search was granted within a minute")
 	})
 }

@@ -10,6 +10,30 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+// failIf fails the test if a condition holds.
+func failIf(t testing.TB, failed bool, format string, args ...any) {
+	if failed {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// noError ends the test if an error is not nil.
+func noError(t testing.TB, err error) {
+	if err != nil {
+		t.Helper()
+		t.Fatal(err)
+	}
+}
+
+// stopIf ends the test if a condition holds.
+func stopIf(t testing.TB, failed bool, format string, args ...any) {
+	if failed {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
 func TestMemoryPassesTheLedgerSuite(t *testing.T) {
 	limitstest.RunSuite(t, func(testing.TB) limitstest.Open {
 		return func(_ *testing.T, rules limits.Rules) limitstest.Ledger { return limits.NewMemory(rules) }
@@ -20,16 +44,13 @@ func TestAccountsReturnsTheMostRecentlyUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits(), ColdStart: "trust"})
 		for i, name := range []string{"a", "c", "b"} {
-			if d := m.Admit(t.Context(), limits.Claim{ID: uint64(i + 1), Account: name, Kind: policy.User,
-				Operation: "op", Resource: policy.Core, Points: 1}); !d.Granted {
-				t.Fatal(d)
-			}
+			d := m.Admit(t.Context(), limits.Claim{ID: uint64(i + 1), Account: name, Kind: policy.User,
+				Operation: "op", Resource: policy.Core, Points: 1})
+			stopIf(t, !d.Granted, "%v", d)
 			time.Sleep(time.Second)
 		}
 		list, err := m.Accounts(t.Context(), 2)
-		if err != nil || len(list) != 2 || list[0].Name != "b" || list[1].Name != "c" {
-			t.Errorf("got %+v, %v; want b and c", list, err)
-		}
+		failIf(t, err != nil || len(list) != 2 || list[0].Name != "b" || list[1].Name != "c", "got %+v, %v; want b and c", list, err)
 	})
 }
 
@@ -45,16 +66,12 @@ func TestKindIsThatOfAWorkflowOnlyIfItsLimitTells(t *testing.T) {
 				Sent: true, Answered: true, Ended: true, Succeeded: true,
 				Rate: policy.Rate{Limit: 1000, Used: 1, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			claim.ID, claim.Resource = 2, policy.GraphQL
 			m.Admit(t.Context(), claim)
 			list, _ := m.Accounts(t.Context(), 1)
 			for _, b := range list[0].Budgets {
-				if b.Resource == policy.GraphQL && b.Limit != want {
-					t.Errorf("a limit of %d for users: got a limit of %d for GraphQL, want %d", user, b.Limit, want)
-				}
+				failIf(t, b.Resource == policy.GraphQL && b.Limit != want, "a limit of %d for users: got a limit of %d for GraphQL, want %d", user, b.Limit, want)
 			}
 		})
 	}

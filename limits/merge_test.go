@@ -229,16 +229,14 @@ func TestAliases(t *testing.T) {
 	for i := range maxAliases + 10 {
 		s.Add(fmt.Sprint("token ", i), "user:1", now)
 	}
-	if n := s.list.Len(); n != maxAliases {
-		t.Errorf("%d aliases, want %d", n, maxAliases)
-	}
+	n := s.list.Len()
+	failIf(t, n != maxAliases, "%d aliases, want %d", n, maxAliases)
 	last := fmt.Sprint("token ", maxAliases)
 	if got := s.Canonical(last, now+aliasKept); got != "user:1" {
 		t.Errorf("%s belongs to %s, want user:1", last, got)
 	}
-	if got := s.Canonical("token 20", now+2*aliasKept); got != "token 20" {
-		t.Errorf("an unused alias still belongs to %s", got)
-	}
+	got := s.Canonical("token 20", now+2*aliasKept)
+	failIf(t, got != "token 20", "an unused alias still belongs to %s", got)
 }
 
 // Calls about a permit that was granted before the merge use the merged account, also after a restart.
@@ -258,17 +256,15 @@ func TestMemoryMergeKeepsPermitsAndNames(t *testing.T) {
 			m.Merge("token a", "user:1", policy.User)
 			m.Merge("token b", "user:1", policy.User)
 		}
-		if _, d := admit("token b", 3); d.Reason != Concurrency {
-			t.Errorf("third claim of two slots: %+v", d)
-		}
+		_, d := admit("token b", 3)
+		failIf(t, d.Reason != Concurrency, "third claim of two slots: %+v", d)
 		for _, p := range []Permit{a, b} {
 			m.Renew([]OpenPermit{{p, time.Second}})
 			_ = m.Settle(ctx, p, Outcome{Sent: true, Answered: true})
 			m.Release(ctx, p, false)
 		}
-		if list, _ := m.Accounts(ctx, 10); len(list) != 1 || list[0].Name != "user:1" || list[0].InUse != 0 {
-			t.Errorf("accounts: %+v", list)
-		}
+		list, _ := m.Accounts(ctx, 10)
+		failIf(t, len(list) != 1 || list[0].Name != "user:1" || list[0].InUse != 0, "accounts: %+v", list)
 		m = m.restarted(t, rules, 0)
 		if b, _ := m.Budget(policy.Caller{Account: "token a", Kind: policy.User}, "core"); b.Used != 2 || m.Canonical("token b") != "user:1" {
 			t.Errorf("after a restart: %+v, token b belongs to %s", b, m.Canonical("token b"))
@@ -285,15 +281,13 @@ func TestMergeDoesNotDoubleTheColdStart(t *testing.T) {
 			return Claim{ID: id, Account: account, Kind: policy.User, Operation: "op", Resource: "core", Points: 1, CreatesContent: true}
 		}
 		for i, name := range []string{"a", "b", "c"} {
-			if d := m.Admit(context.Background(), claim(name, uint64(i+1))); !d.Granted {
-				t.Fatalf("%s: %+v", name, d)
-			}
+			d := m.Admit(context.Background(), claim(name, uint64(i+1)))
+			stopIf(t, !d.Granted, "%s: %+v", name, d)
 			m.Merge(name, "user:1", policy.User)
 		}
 		time.Sleep(slowStep)
-		if d := m.Admit(context.Background(), claim("a", 9)); !d.Granted {
-			t.Errorf("after the merge: %+v", d)
-		}
+		d := m.Admit(context.Background(), claim("a", 9))
+		failIf(t, !d.Granted, "after the merge: %+v", d)
 	})
 }
 
@@ -314,9 +308,7 @@ func TestMergedNamesShareOneQueue(t *testing.T) {
 			return l.Acquire(t.Context(), claim, policy.Caller{Kind: policy.User, Account: account, Class: account}, time.Now().Add(time.Minute))
 		}
 		first, err := acquire("token a")
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		for _, name := range []string{"token a", "token b"} {
 			go func() {
 				if p, err := acquire(name); err == nil {

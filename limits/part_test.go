@@ -17,9 +17,8 @@ func TestLateResponsesAreNotReported(t *testing.T) {
 	grant := func(id uint64) Permit {
 		t.Helper()
 		c := Claim{ID: id, Kind: policy.User, Operation: policy.GraphQL, Resource: policy.GraphQL, Points: 1, Cost: 20}
-		if d := part.Admit(c, &rules, now.UnixMicro()); !d.Granted {
-			t.Fatalf("claim %d: refused for %s", id, d.Reason)
-		}
+		d := part.Admit(c, &rules, now.UnixMicro())
+		stopIf(t, !d.Granted, "claim %d: refused for %s", id, d.Reason)
 		return Permit{Claim: c}
 	}
 	settle := func(name string, p Permit, used int, reset time.Time, want int64) {
@@ -34,9 +33,8 @@ func TestLateResponsesAreNotReported(t *testing.T) {
 	now = now.Add(time.Second)
 	o := using(20, reset)
 	part.Settle(&p, &o, &rules, now.UnixMicro())
-	if u := part.Use(budget, now.UnixMicro()); u.Reported != 20 || u.Held != 20 {
-		t.Errorf("before the reset: got %d reported and %d held, want 20 and 20", u.Reported, u.Held)
-	}
+	u := part.Use(budget, now.UnixMicro())
+	failIf(t, u.Reported != 20 || u.Held != 20, "before the reset: got %d reported and %d held, want 20 and 20", u.Reported, u.Held)
 	now = reset.Add(5 * time.Second)
 	settle("late response", late, 40, reset, 0)
 	settle("response about the open window", grant(3), 20, reset.Add(time.Hour), 20)

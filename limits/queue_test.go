@@ -54,9 +54,8 @@ func TestQueueSharesByWeight(t *testing.T) {
 		}
 		for weight, n := range served[1:] {
 			fair := float64(total*int64(weight+1)) / 55
-			if diff := float64(n.Load()) - fair; max(diff, -diff) > 0.05*fair {
-				t.Errorf("weight %d: got %d requests, want about %.0f", weight+1, n.Load(), fair)
-			}
+			diff := float64(n.Load()) - fair
+			failIf(t, max(diff, -diff) > 0.05*fair, "weight %d: got %d requests, want about %.0f", weight+1, n.Load(), fair)
 		}
 	})
 }
@@ -71,16 +70,12 @@ func TestBatchRequestsDoNotDelayInteractiveOnes(t *testing.T) {
 			time.Sleep(257 * time.Millisecond)
 			began := time.Now()
 			p, err := o.acquire(core("op"), withPriority("interactive", policy.Interactive), time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			worst = max(worst, time.Since(began))
 			time.Sleep(takes)
 			o.answer(p)
 		}
-		if worst > takes {
-			t.Errorf("waited %v, want at most one batch request", worst)
-		}
+		failIf(t, worst > takes, "waited %v, want at most one batch request", worst)
 	})
 }
 
@@ -91,9 +86,8 @@ func TestBatchRequestsAreNotStarved(t *testing.T) {
 		batch := o.backlog(withPriority("batch", policy.Batch), 5, 50*time.Millisecond)
 		time.Sleep(100 * time.Second)
 		o.stop()
-		if n, all := batch.Load(), batch.Load()+interactive.Load(); n < all/floorEvery-1 || n > all/floorEvery+1 {
-			t.Errorf("%d of %d requests were batch, want one in 20", n, all)
-		}
+		n, all := batch.Load(), batch.Load()+interactive.Load()
+		failIf(t, n < all/floorEvery-1 || n > all/floorEvery+1, "%d of %d requests were batch, want one in 20", n, all)
 	})
 }
 
@@ -113,9 +107,8 @@ func TestClaimsWithSeveralWritesDelayOnlyClaimsThatNeedAsMany(t *testing.T) {
 			o.Fatal(err)
 		}
 		o.running.Go(func() {
-			if took, err := send(3, 2*time.Minute); err != nil || took != time.Minute {
-				t.Errorf("three more writes: %v after %v, want a permit after a minute", err, took)
-			}
+			took, err := send(3, 2*time.Minute)
+			failIf(t, err != nil || took != time.Minute, "three more writes: %v after %v, want a permit after a minute", err, took)
 		})
 		time.Sleep(time.Second)
 		for _, c := range []struct {
@@ -123,9 +116,8 @@ func TestClaimsWithSeveralWritesDelayOnlyClaimsThatNeedAsMany(t *testing.T) {
 			fits   bool
 		}{{2, true}, {6, false}, {7, false}} {
 			took, err := send(c.writes, 4*time.Minute)
-			if _, tooMany := errors.AsType[*WritesError](err); took != 0 || tooMany == c.fits || (err == nil) != c.fits {
-				t.Errorf("%d writes: %v after %v", c.writes, err, took)
-			}
+			_, tooMany := errors.AsType[*WritesError](err)
+			failIf(t, took != 0 || tooMany == c.fits || (err == nil) != c.fits, "%d writes: %v after %v", c.writes, err, took)
 		}
 		time.Sleep(2 * time.Minute)
 	})
@@ -140,15 +132,12 @@ func TestWaitingClaimAboveALoweredLimitOfWritesGetsNoTime(t *testing.T) {
 		c := core("op")
 		c.Writes = 4
 		p, err := o.acquire(c, user("bot"), 0)
-		if err != nil {
-			o.Fatal(err)
-		}
+		noError(o, err)
 		o.answer(p)
 		o.running.Go(func() {
 			_, err := o.acquire(c, user("bot"), 90*time.Second)
-			if tooMany, ok := errors.AsType[*WritesError](err); !ok || tooMany.Limit != 3 {
-				t.Errorf("got %v, want the error for more writes than the limit", err)
-			}
+			tooMany, ok := errors.AsType[*WritesError](err)
+			failIf(t, !ok || tooMany.Limit != 3, "got %v, want the error for more writes than the limit", err)
 		})
 		time.Sleep(time.Second)
 		configure(3)

@@ -84,9 +84,8 @@ func TestSimulationDecidesLikeTheLimiter(t *testing.T) {
 			}
 			clients.Wait()
 		})
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("seed %d: -limiter +simulation:\n%s", seed, diff)
-		}
+		diff := cmp.Diff(want, got)
+		stopIf(t, diff != "", "seed %d: -limiter +simulation:\n%s", seed, diff)
 		waited, refused := 0, 0
 		for i, result := range got {
 			switch {
@@ -96,9 +95,7 @@ func TestSimulationDecidesLikeTheLimiter(t *testing.T) {
 				waited++
 			}
 		}
-		if waited < 20 || refused < 20 {
-			t.Errorf("seed %d: %d requests waited and %d were refused, want at least 20 each", seed, waited, refused)
-		}
+		failIf(t, waited < 20 || refused < 20, "seed %d: %d requests waited and %d were refused, want at least 20 each", seed, waited, refused)
 	}
 }
 

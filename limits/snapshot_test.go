@@ -17,9 +17,8 @@ import (
 func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 	t.Helper()
 	ctx := context.Background()
-	if d := m.Admit(ctx, c); !d.Granted {
-		t.Fatalf("%d: %s for %v", c.ID, d.Reason, d.Wait)
-	}
+	d := m.Admit(ctx, c)
+	stopIf(t, !d.Granted, "%d: %s for %v", c.ID, d.Reason, d.Wait)
 	if o.Sent {
 		_ = m.Settle(ctx, Permit{Claim: c}, o)
 	}
@@ -29,14 +28,11 @@ func (m *Memory) spend(t *testing.T, c Claim, o Outcome) {
 func (m *Memory) restarted(t *testing.T, rules Rules, pause time.Duration) *Memory {
 	t.Helper()
 	var saved bytes.Buffer
-	if err := m.Save(&saved, nil); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, m.Save(&saved, nil))
 	time.Sleep(pause)
 	fresh := NewMemory(rules)
-	if s, err := fresh.Load(&saved); err != nil || !s.Clean {
-		t.Fatal(s, err)
-	}
+	s, err := fresh.Load(&saved)
+	stopIf(t, err != nil || !s.Clean, "%v %v", s, err)
 	return fresh
 }
 
@@ -69,15 +65,12 @@ func TestLoadRestoresTheSavedState(t *testing.T) {
 		for range 10 {
 			before, _ := old.Accounts(context.Background(), 10)
 			after, _ := fresh.Accounts(context.Background(), 10)
-			if diff := cmp.Diff(before, after); diff != "" {
-				t.Fatal(diff)
-			}
+			diff := cmp.Diff(before, after)
+			stopIf(t, diff != "", "%v", diff)
 			id := uint64(time.Now().UnixNano())
 			want := old.Admit(context.Background(), claim(id, "search"))
 			got := fresh.Admit(context.Background(), claim(id, "search"))
-			if got != want {
-				t.Fatalf("got %+v, want %+v as before the restart", got, want)
-			}
+			stopIf(t, got != want, "got %+v, want %+v as before the restart", got, want)
 			time.Sleep(7 * time.Second)
 		}
 	})
@@ -90,9 +83,7 @@ func TestSaveChargesPermitsInUse(t *testing.T) {
 		m.spend(t, claim(1, "core"), Outcome{})
 		fresh := m.restarted(t, rules, 0)
 		list, _ := fresh.Accounts(context.Background(), 1)
-		if list[0].InUse != 0 || list[0].Budgets[0].Used != 1 {
-			t.Errorf("got %+v, want one request used and no permit in use", list[0])
-		}
+		failIf(t, list[0].InUse != 0 || list[0].Budgets[0].Used != 1, "got %+v, want one request used and no permit in use", list[0])
 	})
 }
 
@@ -104,9 +95,8 @@ func TestLoadRefusesInvalidSnapshots(t *testing.T) {
 		`{"Version":7}` + "\n":    "version 7 is not supported",
 		`{"Version":4}` + "\nx\n": "line 2",
 	} {
-		if _, err := m.Load(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) || !m.cold {
-			t.Errorf("Load(%s): got %v, want an error with %q", text, err, want)
-		}
+		_, err := m.Load(strings.NewReader(text))
+		failIf(t, err == nil || !strings.Contains(err.Error(), want) || !m.cold, "Load(%s): got %v, want an error with %q", text, err, want)
 	}
 }
 
@@ -130,9 +120,8 @@ func TestColdStartReducesBudgets(t *testing.T) {
 					_, log := a.log(s)
 					m.fill(a, s, m.started, c.start)
 					log.expire(m.now())
-					if got := 900 - log.Total; got != want {
-						t.Errorf("after %d s: got %d points, want %d", 15*i, got, want)
-					}
+					got := 900 - log.Total
+					failIf(t, got != want, "after %d s: got %d points, want %d", 15*i, got, want)
 				})
 			}
 		})
@@ -160,9 +149,8 @@ func TestLoadKeepsUnlimitedWindows(t *testing.T) {
 		old.spend(t, limited(500), reported)
 		fresh := old.restarted(t, rules, 10*time.Second)
 		for account, want := range map[string]bool{"a": true, "limited": false} {
-			if b, _ := fresh.Budget(policy.Caller{Account: account, Kind: policy.User}, "search"); b.Unlimited != want {
-				t.Errorf("account %s: got %+v, want unlimited %v", account, b, want)
-			}
+			b, _ := fresh.Budget(policy.Caller{Account: account, Kind: policy.User}, "search")
+			failIf(t, b.Unlimited != want, "account %s: got %+v, want unlimited %v", account, b, want)
 		}
 	})
 }
