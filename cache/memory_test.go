@@ -78,17 +78,6 @@ func TestMemoryBoundsVariantsOfOneKey(t *testing.T) {
 	failIf(t, len(list) != maxVariants, "%d variants", len(list))
 }
 
-func TestMemoryStaysWithinItsBoundInABurstOfLargeEntries(t *testing.T) {
-	const bound = 8 << 20
-	m := NewMemory(bound)
-	body := strings.Repeat("x", 1<<20)
-	for i := range 100 {
-		put(m, NewKey(fmt.Sprint(i)), body, nil)
-		_, bytes := m.Size()
-		stopIf(t, bytes > bound, "%d bytes after %d entries", bytes, i+1)
-	}
-}
-
 // A client chooses the values of the fields that select an entry, so their length must count.
 func TestMemoryCountsVaryValuesInTheSize(t *testing.T) {
 	m := NewMemory(1 << 20)

@@ -146,18 +146,6 @@ func TestPurgesAreForgottenAfterADay(t *testing.T) {
 	})
 }
 
-func TestPurgeUntilMakesEntriesWithoutAnyTagStale(t *testing.T) {
-	m := NewMemory(1 << 20)
-	put(m, NewKey("a"), "", nil)
-	m.PurgeUntil(7)
-	put(m, NewKey("b"), "", nil)
-	if _, purged := m.Lookup(NewKey("a"), nil); !purged {
-		t.Error("an older entry is fresh")
-	}
-	_, purged := m.Lookup(NewKey("b"), nil)
-	failIf(t, purged, "a newer entry is stale")
-}
-
 // TestPurgedEntriesAreNeverFresh compares a small memory with a list of all purges. Entries are evicted, replaced and
 // stored long after their fetch began.
 func TestPurgedEntriesAreNeverFresh(t *testing.T) {
