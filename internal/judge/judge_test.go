@@ -19,6 +19,9 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 // TestMain also is the command that TestRunScoresCommands starts.
 func TestMain(m *testing.M) {
 	if os.Getenv("WEIR_JUDGE_URL") != "" {
@@ -86,22 +89,13 @@ func TestProgramsWithoutLimiterExceedLimits(t *testing.T) {
 		return score, limitErrors
 	}
 	one, limitErrors := load(1)
-	if one.ByLimit["content"] == 0 || one.ByLimit["search"] == 0 || one.SentWhileLimited == 0 {
-		t.Errorf("score %+v, want violations of content and search, and requests sent while limited", one)
-	}
-	if one.Content.Share() != 100 {
-		t.Errorf("score %+v, want the content of three windows, because a cool-down ends after one window", one)
-	}
-	if sum := one.ByLimit["content"] + one.ByLimit["search"] + one.ByLimit["core"]; one.Violations != sum {
-		t.Errorf("%d violations, but %d of single limits: %v", one.Violations, sum, one.ByLimit)
-	}
-	if one.LimitErrors != limitErrors {
-		t.Errorf("the upstream sent %d limit errors, but the client received %d", one.LimitErrors, limitErrors)
-	}
+	failIf(t, one.ByLimit["content"] == 0 || one.ByLimit["search"] == 0 || one.SentWhileLimited == 0, "score %+v, want violations of content and search, and requests sent while limited", one)
+	failIf(t, one.Content.Share() != 100, "score %+v, want the content of three windows, because a cool-down ends after one window", one)
+	sum := one.ByLimit["content"] + one.ByLimit["search"] + one.ByLimit["core"]
+	failIf(t, one.Violations != sum, "%d violations, but %d of single limits: %v", one.Violations, sum, one.ByLimit)
+	failIf(t, one.LimitErrors != limitErrors, "the upstream sent %d limit errors, but the client received %d", one.LimitErrors, limitErrors)
 	three, _ := load(3)
-	if three.Violations <= one.Violations {
-		t.Errorf("three programs have %+v, want more violations than one program (%d)", three, one.Violations)
-	}
+	failIf(t, three.Violations <= one.Violations, "three programs have %+v, want more violations than one program (%d)", three, one.Violations)
 }
 
 // TestPacedProgramKeepsLimits runs two loops that have one request in progress: one for searches, and one for reads and
@@ -126,12 +120,8 @@ func TestPacedProgramKeepsLimits(t *testing.T) {
 		}
 		searches.Wait()
 	})
-	if score.Violations+score.SentWhileLimited+score.LimitErrors > 0 {
-		t.Errorf("score %+v, want no violation", score)
-	}
-	if score.Seconds != 55 || score.Core.Share() < 95 || score.Search.Share() != 100 || score.Content.Share() < 70 {
-		t.Errorf("score %+v, want nearly all requests", score)
-	}
+	failIf(t, score.Violations+score.SentWhileLimited+score.LimitErrors > 0, "score %+v, want no violation", score)
+	failIf(t, score.Seconds != 55 || score.Core.Share() < 95 || score.Search.Share() != 100 || score.Content.Share() < 70, "score %+v, want nearly all requests", score)
 }
 
 // sendPaced sends a task. It returns the time of the reset if the window is exhausted.
@@ -148,16 +138,12 @@ func sendPaced(ctx context.Context, t *testing.T, client *http.Client, task Task
 	}
 	_, _ = io.Copy(io.Discard, resp.Body)
 	_ = resp.Body.Close()
-	if resp.StatusCode >= 300 {
-		t.Errorf("%s: %s", task, resp.Status)
-	}
+	failIf(t, resp.StatusCode >= 300, "%s: %s", task, resp.Status)
 	if resp.Header.Get("X-Ratelimit-Remaining") != "0" {
 		return
 	}
 	seconds, err := strconv.ParseInt(resp.Header.Get("X-Ratelimit-Reset"), 10, 64)
-	if err != nil {
-		t.Error(err)
-	}
+	failIf(t, err != nil, "%v", err)
 	return time.Unix(seconds, 0)
 }
 
@@ -168,16 +154,12 @@ func TestRunScoresCommands(t *testing.T) {
 	testservers.NoError(t, Run(t.Context(), []string{os.Args[0]}, server.URL, 2, os.Stderr))
 	limit := Limits().Content[0].Max
 	score := upstream.Score(2, 0)
-	if score.Content.Answered != limit || score.ByLimit["content"] != 1 || score.LimitErrors != 2*creations-limit {
-		t.Errorf("score %+v, want %d created, one violation, and limit errors for the other tasks of two programs", score, limit)
-	}
+	failIf(t, score.Content.Answered != limit || score.ByLimit["content"] != 1 || score.LimitErrors != 2*creations-limit, "score %+v, want %d created, one violation, and limit errors for the other tasks of two programs", score, limit)
 }
 
 func TestRunReportsFailedCommand(t *testing.T) {
 	err := Run(t.Context(), []string{"sh", "-c", "exit 3"}, "http://judge.test", 1, io.Discard)
-	if err == nil || err.Error() != `run program 1 of "sh": exit status 3` {
-		t.Errorf("error %v, want the exit status of the program", err)
-	}
+	failIf(t, err == nil || err.Error() != `run program 1 of "sh": exit status 3`, "error %v, want the exit status of the program", err)
 }
 
 func TestRunEndsProgramsAtTheEnd(t *testing.T) {
@@ -192,18 +174,15 @@ func TestRunEndsProgramsAtTheEnd(t *testing.T) {
 	}
 	cancel()
 	_ = started.Close() // nothing waits for a reader of further output
-	if err := <-ended; err != nil {
-		t.Errorf("error %v, want none for a program that still ran", err)
-	}
+	err := <-ended
+	failIf(t, err != nil, "error %v, want none for a program that still ran", err)
 }
 
 func TestLoadReportsUnreachableProxy(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	_, err := Load(t.Context(), http.DefaultClient, server.URL, 1)
-	if err == nil || !strings.Contains(err.Error(), server.URL+": no response: ") || !strings.Contains(err.Error(), "start the proxy before the judge") {
-		t.Errorf("error %v, want the URL and a remedy", err)
-	}
+	failIf(t, err == nil || !strings.Contains(err.Error(), server.URL+": no response: ") || !strings.Contains(err.Error(), "start the proxy before the judge"), "error %v, want the URL and a remedy", err)
 }
 
 func TestTasksOfProgramsDiffer(t *testing.T) {
@@ -211,9 +190,7 @@ func TestTasksOfProgramsDiffer(t *testing.T) {
 	for program := range 3 {
 		for _, task := range Tasks(program) {
 			key := fmt.Sprint(task)
-			if seen[key] {
-				t.Fatalf("two tasks are %s", key)
-			}
+			stopIf(t, seen[key], "two tasks are %s", key)
 			seen[key] = true
 		}
 	}
@@ -232,12 +209,10 @@ func TestLoadBoundsRetryAfter(t *testing.T) {
 				}
 				return &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {field}}, Body: http.NoBody}, nil
 			})}
-			if _, err := Load(ctx, client, "http://proxy.example", 1); err != nil {
-				t.Fatal(err)
-			}
-			if n, most := requests.Load(), int64(len(Tasks(0))); n > most {
-				t.Errorf("Retry-After %s: %d requests, want at most %d", field, n, most)
-			}
+			_, err := Load(ctx, client, "http://proxy.example", 1)
+			stopIf(t, err != nil, "%v", err)
+			n, most := requests.Load(), int64(len(Tasks(0)))
+			failIf(t, n > most, "Retry-After %s: %d requests, want at most %d", field, n, most)
 		})
 	}
 }
