@@ -46,30 +46,28 @@ func TestTrendsSendFixedQueries(t *testing.T) {
 		name, step     string
 		seconds, steps int64
 	}{{"1d", "10m", 600, 144}, {"7d", "1h", 3600, 168}, {"30d", "4h", 14400, 180}} {
-		t.Run(c.name, func(t *testing.T) {
-			got = nil
-			before := time.Now().Unix()
-			w := trendsFrom(Prometheus{URL: prometheus + "/prefix/", Token: "s3cret"}, c.name+"&query=up")
-			after := time.Now().Unix()
-			want := fmt.Sprintf(`"range":%q`, c.name)
-			failIf(t, w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want), "got %d %s, want %s", w.Code, w.Body, want)
-			var queries []string
-			for _, r := range got {
-				q := r.URL.Query()
-				queries = append(queries, q.Get("query"))
-				start, _ := strconv.ParseInt(q.Get("start"), 10, 64)
-				end, _ := strconv.ParseInt(q.Get("end"), 10, 64)
-				failIf(t, q.Get("step") != strconv.FormatInt(c.seconds, 10) || end-start != (c.steps-1)*c.seconds || (end+trendsShift)%c.seconds != 0 ||
-					end <= before || end > after+c.seconds, "start %d, end %d, step %s at %d: want %d points that end with the present step", start, end, q.Get("step"), after, c.steps)
-				failIf(t, !strings.Contains(w.Body.String(), fmt.Sprintf(`"start":%d,"step":%d,`, start-c.seconds, c.seconds)), "the first step must end at %d: %.200s", start, w.Body)
-				failIf(t, r.Method != http.MethodGet || r.URL.Path != "/prefix/api/v1/query_range" || r.Header.Get("Authorization") != "Bearer s3cret", "request %s %s with authorization %q", r.Method, r.URL.Path, r.Header.Get("Authorization"))
-			}
-			equal(t, "queries", queries, []string{
-				"sum by (weir_client) (increase(weir_spent_total[" + c.step + "]))",
-				"sum(increase(weir_saved_total[" + c.step + "]))",
-				`sum(increase(weir_requests_total{weir_cache="refused"}[` + c.step + "]))",
-				`topk(20, max by (weir_account, weir_resource) (max_over_time(weir_budget_utilization_ratio{weir_account!=""}[` + c.step + "])))",
-			})
+		got = nil
+		before := time.Now().Unix()
+		w := trendsFrom(Prometheus{URL: prometheus + "/prefix/", Token: "s3cret"}, c.name+"&query=up")
+		after := time.Now().Unix()
+		want := fmt.Sprintf(`"range":%q`, c.name)
+		failIf(t, w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want), "%s: got %d %s, want %s", c.name, w.Code, w.Body, want)
+		var queries []string
+		for _, r := range got {
+			q := r.URL.Query()
+			queries = append(queries, q.Get("query"))
+			start, _ := strconv.ParseInt(q.Get("start"), 10, 64)
+			end, _ := strconv.ParseInt(q.Get("end"), 10, 64)
+			failIf(t, q.Get("step") != strconv.FormatInt(c.seconds, 10) || end-start != (c.steps-1)*c.seconds || (end+trendsShift)%c.seconds != 0 ||
+				end <= before || end > after+c.seconds, "%s: start %d, end %d, step %s at %d: want %d points that end with the present step", c.name, start, end, q.Get("step"), after, c.steps)
+			failIf(t, !strings.Contains(w.Body.String(), fmt.Sprintf(`"start":%d,"step":%d,`, start-c.seconds, c.seconds)), "%s: the first step must end at %d: %.200s", c.name, start, w.Body)
+			failIf(t, r.Method != http.MethodGet || r.URL.Path != "/prefix/api/v1/query_range" || r.Header.Get("Authorization") != "Bearer s3cret", "%s: request %s %s with authorization %q", c.name, r.Method, r.URL.Path, r.Header.Get("Authorization"))
+		}
+		equal(t, c.name+": queries", queries, []string{
+			"sum by (weir_client) (increase(weir_spent_total[" + c.step + "]))",
+			"sum(increase(weir_saved_total[" + c.step + "]))",
+			`sum(increase(weir_requests_total{weir_cache="refused"}[` + c.step + "]))",
+			`topk(20, max by (weir_account, weir_resource) (max_over_time(weir_budget_utilization_ratio{weir_account!=""}[` + c.step + "])))",
 		})
 	}
 }

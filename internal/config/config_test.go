@@ -299,16 +299,14 @@ func TestReadyConfigurationsDocumentTheirVariables(t *testing.T) {
 		"single":  {"UPSTREAM_URL", "CI_TOKEN", "BUILDS_KEY_SHA256"},
 		"cluster": {"UPSTREAM_URL", "REDIS_URL", "HOOK_SECRET"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join("../../configs", name+".yaml")
-			_, err := Load(Source{Path: path, Getenv: env()})
-			comments := regexp.MustCompile(`(?m)^ *#.*`).FindAllString(string(must(os.ReadFile(path))), -1)
-			for _, variable := range variables {
-				failIf(t, err == nil || !strings.Contains(err.Error(), fmt.Sprintf("environment variable %q is not set", variable)), "does not require %s: %v", variable, err)
-				failIf(t, !strings.Contains(strings.Join(comments, "\n"), variable), "no comment names %s", variable)
-			}
-			failIf(t, variables == nil && err != nil, "requires a variable: %v", err)
-		})
+		path := filepath.Join("../../configs", name+".yaml")
+		_, err := Load(Source{Path: path, Getenv: env()})
+		comments := regexp.MustCompile(`(?m)^ *#.*`).FindAllString(string(must(os.ReadFile(path))), -1)
+		for _, variable := range variables {
+			failIf(t, err == nil || !strings.Contains(err.Error(), fmt.Sprintf("environment variable %q is not set", variable)), "%s: does not require %s: %v", name, variable, err)
+			failIf(t, !strings.Contains(strings.Join(comments, "\n"), variable), "%s: no comment names %s", name, variable)
+		}
+		failIf(t, variables == nil && err != nil, "%s: requires a variable: %v", name, err)
 	}
 }
 

@@ -16,9 +16,6 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
-func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
-
 func TestSelect(t *testing.T) {
 	for _, c := range []struct {
 		name, want string
@@ -117,7 +114,7 @@ func TestReaderDoesNotHoldDataBack(t *testing.T) {
 				n := 0
 				for !bytes.Equal(Decode(c.Name, start[:n], 5), []byte("first")) {
 					more, err := r.Read(start[n:])
-					noError(t, err)
+					testservers.NoError(t, err)
 					n += more
 				}
 				_ = r.Close()
@@ -129,13 +126,11 @@ func TestReaderDoesNotHoldDataBack(t *testing.T) {
 func TestErrorOfTheBodyIsReturned(t *testing.T) {
 	broken := errors.New("broken")
 	for _, c := range codings {
-		t.Run(c.Name, func(t *testing.T) {
-			r := c.Reader(io.NopCloser(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))))
-			got, err := io.ReadAll(r)
-			failIf(t, !errors.Is(err, broken), "error %v, want %v", err, broken)
-			testservers.Equal(t, "the body before the error", string(Decode(c.Name, got, 10)), "half")
-			_ = r.Close()
-		})
+		r := c.Reader(io.NopCloser(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))))
+		got, err := io.ReadAll(r)
+		testservers.FailIf(t, !errors.Is(err, broken), "%s: error %v, want %v", c.Name, err, broken)
+		testservers.Equal(t, c.Name+": the body before the error", string(Decode(c.Name, got, 10)), "half")
+		_ = r.Close()
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
-func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
-
 func TestDurationsHaveOneNotation(t *testing.T) {
 	for _, c := range []struct {
 		d                   time.Duration
@@ -31,6 +29,6 @@ func TestDurationsHaveOneNotation(t *testing.T) {
 		{365 * 24 * time.Hour, "8760h", "8760h", "31536000s"},
 	} {
 		text, left, seconds := Text(c.d), Left(c.d), Seconds(c.d)
-		failIf(t, text != c.text || left != c.left || seconds != c.seconds, "%d: got %q, %q and %q, want %q, %q and %q", c.d, text, left, seconds, c.text, c.left, c.seconds)
+		testservers.FailIf(t, text != c.text || left != c.left || seconds != c.seconds, "%d: got %q, %q and %q, want %q, %q and %q", c.d, text, left, seconds, c.text, c.left, c.seconds)
 	}
 }

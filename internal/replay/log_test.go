@@ -107,10 +107,8 @@ func TestMalformedLogsAreErrorsWithPlaceAndRemedy(t *testing.T) {
 		{"incomplete HAR", harLog[:len(harLog)-3], "read log x.log: entry 2: unexpected end of JSON input; save the file again as HAR 1.2"},
 		{"HAR entry", strings.Replace(harLog, `"url"`, `"x"`, 1), `read log x.log: entry 1: no field "request.url"`},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			_, err := read(c.text, Auto)
-			failIf(t, err == nil || !strings.Contains(err.Error(), c.want), "got %v, want %q", err, c.want)
-		})
+		_, err := read(c.text, Auto)
+		failIf(t, err == nil || !strings.Contains(err.Error(), c.want), "%s: got %v, want %q", c.name, err, c.want)
 	}
 }
 

@@ -28,7 +28,6 @@ import (
 )
 
 func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
-func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
 
 const secret, oldSecret = "It's a Secret to Everybody", "the secret before"
 
@@ -298,7 +297,7 @@ func TestSlowDeliveriesEndAndDoNotDelayOtherDeliveries(t *testing.T) {
 				status, took := post(t, l)
 				failIf(t, status != http.StatusUnauthorized || took > time.Second, "another delivery got %d after %v, want 401 within a second", status, took)
 				for _, end := range closed() {
-					stopIf(t, end > readTimeout+time.Second, "a slow delivery ended after %v", end)
+					testservers.StopIf(t, end > readTimeout+time.Second, "a slow delivery ended after %v", end)
 				}
 				synctest.Wait()
 				failIf(t, v.memory.total != 0 || len(v.memory.perAddress) != 0, "%d bytes of %d addresses are reserved after the end of all deliveries", v.memory.total, len(v.memory.perAddress))
