@@ -21,8 +21,6 @@ func TestFailedProbesBackOff(t *testing.T) {
 				h.settled(p, limitedBy(2*time.Second))
 			}
 		}
-		if probes > 7 {
-			t.Errorf("%d limit errors in 150 s, want at most 7", probes)
-		}
+		failIf(t, probes > 7, "%d limit errors in 150 s, want at most 7", probes)
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/weirgate/weir/limits"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+
 // TestClientsShareFairly runs WEIR_FAIR_SCENARIOS random scenarios for each property of fairness, with replicas that
 // share one ledger.
 func TestClientsShareFairly(t *testing.T) {

@@ -97,9 +97,7 @@ func TestFaultyLedgersViolateLimits(t *testing.T) {
 				if s.Limit != c.load {
 					continue
 				}
-				if !s.violates(t, c.limit, c.open, c.fault) {
-					t.Error("no violation seen")
-				}
+				failIf(t, !s.violates(t, c.limit, c.open, c.fault), "no violation seen")
 			}
 		})
 	}

@@ -73,9 +73,7 @@ func (k *killed) start() {
 	next := limits.NewMemory(k.rules)
 	if k.file != nil {
 		saved, err := next.Load(bytes.NewReader(k.file.Bytes()))
-		if err != nil || saved.Clean {
-			k.Error(saved, err)
-		}
+		failIf(k, err != nil || saved.Clean, "%v %v", saved, err)
 		if saved.Incomplete {
 			k.lost = append(k.lost, time.Now())
 		}
@@ -83,9 +81,8 @@ func (k *killed) start() {
 	k.Memory = next
 	k.full.Store(false)
 	k.file = &disk{full: &k.full}
-	if err := next.Rotate(k.file, nil, func() error { return nil }); err != nil {
-		k.Error(err)
-	}
+	err := next.Rotate(k.file, nil, func() error { return nil })
+	failIf(k, err != nil, "%v", err)
 }
 
 func (k *killed) kill() {
@@ -238,17 +235,11 @@ func testKills(t *testing.T, kills int, seed uint64, s limitstest.Saturation, sc
 		}), nil)
 		stop()
 		killing.Wait()
-		if len(report.Violations) > 0 {
-			t.Errorf("%d violations, first: %v", len(report.Violations), report.Violations[0])
-		}
+		failIf(t, len(report.Violations) > 0, "%d violations, first: %v", len(report.Violations), report.Violations[:min(1, len(report.Violations))])
 		for _, back := range k.back {
-			if back > 65*time.Second && s.Window < time.Hour {
-				t.Errorf("no grant for %v after a kill", back)
-			}
+			failIf(t, back > 65*time.Second && s.Window < time.Hour, "no grant for %v after a kill", back)
 		}
-		if len(k.back) == 0 && s.Window < time.Hour {
-			t.Errorf("only %d starts were followed by a grant", len(k.back))
-		}
+		failIf(t, len(k.back) == 0 && s.Window < time.Hour, "only %d starts were followed by a grant", len(k.back))
 		t.Logf("%d requests, %d kills, %d incomplete files, %d rotations", report.Requests, len(k.kills), len(k.lost), k.rotation)
 	})
 }

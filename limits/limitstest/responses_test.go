@@ -11,6 +11,8 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+
 func TestNoNumberOfAResponseBlocksAnAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ledger := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits()})

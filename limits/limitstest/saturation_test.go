@@ -22,9 +22,7 @@ func TestSaturationUsesTheLimits(t *testing.T) {
 						t.Parallel()
 						scenario := s.Scenario(replicas, windows, aligned)
 						r := inBubble(t, scenario, nil)
-						if len(r.Violations) > 0 {
-							t.Error(r.Violations)
-						}
+						failIf(t, len(r.Violations) > 0, "%v", r.Violations)
 						if full := r.Fullness(s.Limit); full < s.MinFullness {
 							t.Errorf("a window was only %s full", percent(full))
 						}

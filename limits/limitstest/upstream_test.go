@@ -46,9 +46,7 @@ func TestNoLimitIsExceeded(t *testing.T) {
 				for seed := part + 1; seed <= n; seed += parts {
 					s := Draw(uint64(seed))
 					r := inBubble(t, s, nil)
-					if len(r.Violations) > 0 {
-						t.Errorf("seed %d:\n%s", seed, strings.Join(r.Violations, "\n"))
-					}
+					failIf(t, len(r.Violations) > 0, "seed %d:\n%s", seed, strings.Join(r.Violations, "\n"))
 					mu.Lock()
 					table.Add(&s, &r)
 					mu.Unlock()
@@ -80,9 +78,8 @@ func TestStoreLearnsReportsAfterTheLag(t *testing.T) {
 				Rate: policy.Rate{Limit: int(w.max)}, Limited: c.limited, account: "a", snapshot: w.snapshot(time.Now()),
 			}, lag)
 			time.Sleep(c.granted)
-			if _, excess := w.take(time.Now(), time.Now(), 1, nil); max(0, excess) != c.excess {
-				t.Errorf("granted %v after the settlement, limit error %q: %d requests beyond the limit, want %d", c.granted, c.limited, excess, c.excess)
-			}
+			_, excess := w.take(time.Now(), time.Now(), 1, nil)
+			failIf(t, max(0, excess) != c.excess, "granted %v after the settlement, limit error %q: %d requests beyond the limit, want %d", c.granted, c.limited, excess, c.excess)
 		})
 	}
 }
