@@ -69,9 +69,8 @@ func runClients(b *testing.B, base string, clients, each int) time.Duration {
 	var group sync.WaitGroup
 	for range clients {
 		group.Go(func() {
-			if err := sendRaw(address, request, each); err != nil {
-				b.Error(err)
-			}
+			err := sendRaw(address, request, each)
+			failIf(b, err != nil, "%v", err)
 		})
 	}
 	group.Wait()

@@ -85,12 +85,9 @@ func (v *testView) shows(t *testing.T, want string) {
 	if err == nil {
 		err = v.print(l)
 	}
-	if err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.Take()); diff != "" {
-		t.Errorf("shown (-want +got):\n%s", diff)
-	}
+	failIf(t, err != nil, "%v", err)
+	diff := cmp.Diff(strings.TrimPrefix(want, "\n"), v.out.Take())
+	failIf(t, diff != "", "shown (-want +got):\n%s", diff)
 }
 
 // sampleBudget returns a budget.
@@ -162,9 +159,7 @@ func TestBudgetSendsTokenOnlyToAdminListener(t *testing.T) {
 		}))
 		elsewhere.admin.token = "secret"
 		_, err := elsewhere.admin.accounts(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answered 307") || requests != 1 {
-			t.Errorf("%d requests: %v", requests, err)
-		}
+		failIf(t, err == nil || !strings.Contains(err.Error(), "not the admin listener of a Weir: it answered 307") || requests != 1, "%d requests: %v", requests, err)
 	})
 }
 
@@ -205,12 +200,10 @@ func TestBudgetReportsInvalidResponses(t *testing.T) {
 				v.admin.token = c.token
 				began := time.Now()
 				_, err := v.admin.accounts(t.Context())
-				if want := "http://admin.test:9090" + c.message; err == nil || err.Error() != want {
-					t.Errorf("got  %v\nwant %s", err, want)
-				}
-				if took := time.Since(began); took > callTimeout {
-					t.Errorf("the call took %s", took)
-				}
+				want := "http://admin.test:9090" + c.message
+				failIf(t, err == nil || err.Error() != want, "got  %v\nwant %s", err, want)
+				took := time.Since(began)
+				failIf(t, took > callTimeout, "the call took %s", took)
 				// Watching returns the same error and prints nothing.
 				if err := v.watch(t.Context(), time.Second); err == nil || v.out.String() != "" {
 					t.Errorf("watch: %v, %q", err, v.out.String())
@@ -233,9 +226,8 @@ func TestWatchContinuesAfterErrors(t *testing.T) {
 		wantOutput := func(out, problems string) {
 			t.Helper()
 			synctest.Wait()
-			if diff := cmp.Diff([]string{out, problems}, []string{v.out.Take(), v.problems.Take()}); diff != "" {
-				t.Errorf("output (-want +got):\n%s", diff)
-			}
+			diff := cmp.Diff([]string{out, problems}, []string{v.out.Take(), v.problems.Take()})
+			failIf(t, diff != "", "output (-want +got):\n%s", diff)
 		}
 		table := func(second, used, left int) string {
 			return fmt.Sprintf(`http://admin.test:9090, 2000-01-01 00:00:%02d UTC
@@ -259,9 +251,8 @@ a (user): 0 of 9 requests open
 		time.Sleep(2 * time.Second)
 		wantOutput(table(26, 3, 6), "")
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		err := <-ended
+		failIf(t, err != nil, "%v", err)
 		wantOutput("", "")
 	})
 }
@@ -279,12 +270,10 @@ func TestWatchCanBeInterrupted(t *testing.T) {
 			ctx, stop := context.WithCancel(t.Context())
 			time.AfterFunc(3*time.Second, stop)
 			began := time.Now()
-			if err := v.watch(ctx, time.Second); err != nil || time.Since(began) != 3*time.Second {
-				t.Errorf("after %s: %v", time.Since(began), err)
-			}
-			if text := v.problems.Take(); text != "" {
-				t.Errorf("output %q", text)
-			}
+			err := v.watch(ctx, time.Second)
+			failIf(t, err != nil || time.Since(began) != 3*time.Second, "after %s: %v", time.Since(began), err)
+			text := v.problems.Take()
+			failIf(t, text != "", "output %q", text)
 		}
 	})
 }
@@ -301,9 +290,8 @@ func TestWatchEndsWhenOutputIsClosed(t *testing.T) {
 			closed := errors.New("closed pipe")
 			v.terminal = terminal
 			v.budgetView.out = failingWriter{closed}
-			if err := v.watch(t.Context(), time.Second); !errors.Is(err, closed) {
-				t.Errorf("got %v, want the error of the writer", err)
-			}
+			err := v.watch(t.Context(), time.Second)
+			failIf(t, !errors.Is(err, closed), "got %v, want the error of the writer", err)
 		}
 	})
 }
@@ -330,12 +318,8 @@ func TestAdminAddresses(t *testing.T) {
 		"admin@weir:9090":           "",
 	} {
 		got, err := listenerURL(address)
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%s: got %q, %v", address, got, err)
-		}
-		if err != nil && strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: the error contains the password: %v", address, err)
-		}
+		failIf(t, got != want || (err == nil) != (want != ""), "%s: got %q, %v", address, got, err)
+		failIf(t, err != nil && strings.Contains(err.Error(), "hunter2"), "%s: the error contains the password: %v", address, err)
 	}
 }
 
@@ -344,14 +328,10 @@ func TestIsTerminal(t *testing.T) {
 	r, w, err := os.Pipe()
 	noError(t, err)
 	for _, f := range []*os.File{file, r, w} {
-		if isTerminal(f) {
-			t.Errorf("%s counts as a terminal", f.Name())
-		}
+		failIf(t, isTerminal(f), "%s counts as a terminal", f.Name())
 		_ = f.Close()
 	}
-	if isTerminal(&bytes.Buffer{}) {
-		t.Error("a buffer counts as a terminal")
-	}
+	failIf(t, isTerminal(&bytes.Buffer{}), "a buffer counts as a terminal")
 }
 
 // adminRequests is the key of a channel that receives each request to the latest admin
@@ -404,13 +384,9 @@ func TestBudgetOfDemo(t *testing.T) {
 	}
 	code, out := runWeir("budget", "--admin", strings.TrimPrefix(listener, "http://"))
 	shown := regexp.MustCompile(`(?m)^account [0-9a-f]{8} \(user\): 0 of 100 requests open\n  search +3/30 +27 +in .*\n(  .*\n)*  cpu +[0-9.]+s/90s +[0-9.]+s +in `)
-	if code != exitOK || !shown.MatchString(out) {
-		t.Errorf("admin listener: exit code %d, wrote %s", code, out)
-	}
+	failIf(t, code != exitOK || !shown.MatchString(out), "admin listener: exit code %d, wrote %s", code, out)
 	code, out = runWeir("budget", "--admin", gateway)
-	if code != exitFailure || out != fmt.Sprintf("weir: %s is the gateway's listener for clients: use the address in admin.listen of the configuration\n", gateway) {
-		t.Errorf("listener for clients: exit code %d, wrote %s", code, out)
-	}
+	failIf(t, code != exitFailure || out != fmt.Sprintf("weir: %s is the gateway's listener for clients: use the address in admin.listen of the configuration\n", gateway), "listener for clients: exit code %d, wrote %s", code, out)
 }
 
 func TestBudgetReportsThatLimitsAreOff(t *testing.T) {
@@ -548,9 +524,7 @@ func TestNamesAreBounded(t *testing.T) {
 		"": "?", "\x1b\r\n": "?", "a\x1b[31mb": "a[31mb", strings.Repeat("ä", maxName): strings.Repeat("ä", maxName),
 		strings.Repeat("ä", maxName+1): strings.Repeat("ä", maxName-1) + "…", "a\xffb": "a�b",
 	} {
-		if got := printable(text, maxName); got != want {
-			t.Errorf("%q: got %q, want %q", text, got, want)
-		}
+		testservers.Equal(t, fmt.Sprintf("%q", text), printable(text, maxName), want)
 	}
 }
 
@@ -603,9 +577,7 @@ func (e *terminal) put(text string) {
 		return
 	}
 	for _, r := range text {
-		if !unicode.IsPrint(r) {
-			e.Errorf("unprintable character %q", r)
-		}
+		failIf(e, !unicode.IsPrint(r), "unprintable character %q", r)
 		e.rows[e.row] = append(e.rows[e.row][:e.column], append([]rune{r}, e.rows[e.row][min(e.column+1, len(e.rows[e.row])):]...)...)
 		e.column++
 	}
@@ -618,9 +590,8 @@ func (e *terminal) shows(want string) {
 	for i, row := range e.rows {
 		lines[i] = string(row)
 	}
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.TrimRight(strings.Join(lines, "\n"), "\n")); diff != "" {
-		e.Errorf("screen (-want +got):\n%s", diff)
-	}
+	diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.TrimRight(strings.Join(lines, "\n"), "\n"))
+	failIf(e, diff != "", "screen (-want +got):\n%s", diff)
 }
 
 func TestWatchOnATerminal(t *testing.T) {
@@ -647,9 +618,7 @@ egress:shared (unauthenticated): 0 of 100 requests open
 octo-bot (user): 3 of 50 requests open; cool-down ends in 43s
   points:user/get        0/900      900     5  now        ░░░░░░░░░░░░░░░░░░░░`[1:])
 		for _, mode := range []string{"?1049", "?25", "?7"} {
-			if !screen.changed[mode] {
-				t.Errorf("mode %s is not set", mode)
-			}
+			failIf(t, !screen.changed[mode], "mode %s is not set", mode)
 		}
 		// A shorter table clears the rest of the screen.
 		accounts.Store([]limits.Account{sampleAccount(1, 2, 11*time.Second)})
@@ -673,18 +642,14 @@ a (user): 0 of 9 requests open
 		time.Sleep(time.Second)
 		shows(5, "", 6)
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		err := <-ended
+		failIf(t, err != nil, "%v", err)
 		for mode, changed := range screen.changed {
-			if changed {
-				t.Errorf("mode %s is not reset", mode)
-			}
+			failIf(t, changed, "mode %s is not reset", mode)
 		}
 		last := strings.TrimPrefix(table(6), "\n") + "\n"
-		if diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.Take()}); diff != "" {
-			t.Errorf("main screen (-want +got):\n%s", diff)
-		}
+		diff := cmp.Diff([]string{last, ""}, []string{screen.below.String(), v.problems.Take()})
+		failIf(t, diff != "", "main screen (-want +got):\n%s", diff)
 	})
 }
 
@@ -730,8 +695,7 @@ octo-bot (user): 0 of 100 requests open
   client:core:ci         0/4500  4500        1666         0  1152        0       0  -`},
 	} {
 		got := (&budgetView{}).table(&listing{accounts: []history.Account{c.account}}, now)
-		if diff := cmp.Diff(c.want, "\n"+strings.Join(got, "\n")); diff != "" {
-			t.Error(diff)
-		}
+		diff := cmp.Diff(c.want, "\n"+strings.Join(got, "\n"))
+		failIf(t, diff != "", "%v", diff)
 	}
 }

@@ -33,9 +33,7 @@ import (
 func newClientKey(t *testing.T, name string) (key, line string) {
 	t.Helper()
 	code, text := runWeir("key", "new", name)
-	if code != exitOK {
-		t.Fatalf("exit %d: %s", code, text)
-	}
+	stopIf(t, code != exitOK, "exit %d: %s", code, text)
 	key = regexp.MustCompile(`(?m)^  (weir_\S+)$`).FindStringSubmatch(text)[1]
 	line = regexp.MustCompile(`(?m)^  (- .*)$`).FindStringSubmatch(text)[1]
 	return key, strings.Replace(line, "[NAME]", "[ci]", 1)
@@ -100,20 +98,15 @@ clients:
 	} {
 		w := sendTo(g, c.method, c.path, "", "Authorization: "+c.authorization)
 		last := g.recent()[0]
-		if w.Code != c.status || last.Client != c.client {
-			t.Errorf("%s: %d as %q, want %d as %q: %s", c.name, w.Code, last.Client, c.status, c.client, w.Body)
-		}
+		failIf(t, w.Code != c.status || last.Client != c.client, "%s: %d as %q, want %d as %q: %s", c.name, w.Code, last.Client, c.status, c.client, w.Body)
 	}
 	testservers.Eventually(t, "all requests are logged", func(context.Context) bool { return strings.Count(logged.String(), "msg=request") == 8 })
 	mu.Lock()
 	defer mu.Unlock()
-	if n := strings.Count(upstream.String(), "Bearer held-by-weir"); n != 3 || strings.Count(upstream.String(), "\n") != 3 {
-		t.Errorf("upstream received\n%s", upstream.String())
-	}
+	n := strings.Count(upstream.String(), "Bearer held-by-weir")
+	failIf(t, n != 3 || strings.Count(upstream.String(), "\n") != 3, "upstream received\n%s", upstream.String())
 	for _, secret := range []string{key, unknown, "held-by-weir", strings.TrimPrefix(expired, "Bearer ")} {
-		if strings.Contains(logged.String(), secret) || secret != "held-by-weir" && strings.Contains(upstream.String(), secret) {
-			t.Errorf("%s is in the log or was forwarded", secret)
-		}
+		failIf(t, strings.Contains(logged.String(), secret) || secret != "held-by-weir" && strings.Contains(upstream.String(), secret), "%s is in the log or was forwarded", secret)
 	}
 }
 
@@ -121,9 +114,7 @@ clients:
 // The client with a JWT cannot choose its tag, also after a change of its credential.
 func TestSpendIsShownByTag(t *testing.T) {
 	up := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Weir-Tag") != "" {
-			t.Error("the tag was forwarded")
-		}
+		failIf(t, r.Header.Get("Weir-Tag") != "", "the tag was forwarded")
 		if r.Header.Get("Authorization") == "Bearer first" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -154,9 +145,8 @@ clients:
 		{Client: "jobs", Tag: "acme/widgets", ClientLabel: "jobs", Use: history.Use{Requests: 2, Spent: 4, Upstream: 4}},
 		{Client: "builds", Tag: "nightly/42", ClientLabel: "builds", Use: history.Use{Requests: 1, Spent: 1, Upstream: 1}},
 	}
-	if diff := gocmp.Diff(want, adminAPI[history.Costs](t, g, "/api/v1/series").Tags); diff != "" {
-		t.Error(diff)
-	}
+	diff := gocmp.Diff(want, adminAPI[history.Costs](t, g, "/api/v1/series").Tags)
+	failIf(t, diff != "", "%v", diff)
 }
 
 // An account has the configured name, else the login in a response to GET /user, else a shortened hash.
@@ -191,9 +181,8 @@ clients:
 	for _, a := range adminAPI[[]history.Account](t, g, "/api/v1/accounts") {
 		labels[regexp.MustCompile(`^account [0-9a-f]{8}$`).ReplaceAllString(a.Label, "account HASH")] = true
 	}
-	if diff := gocmp.Diff([]string{"account HASH", "ci", "mona", "user:583232"}, slices.Sorted(maps.Keys(labels))); diff != "" {
-		t.Error(diff)
-	}
+	diff := gocmp.Diff([]string{"account HASH", "ci", "mona", "user:583232"}, slices.Sorted(maps.Keys(labels)))
+	failIf(t, diff != "", "%v", diff)
 }
 
 // lending lends the credential "public" to anonymous clients for some operations.
@@ -225,9 +214,7 @@ func TestAnonymousClientsReadWithTheLentCredential(t *testing.T) {
 				r.Header.Set("Authorization", authorization)
 			}
 			w := serveRequest(g, r)
-			if got.Load() != want || want == refused && w.Code != http.StatusUnauthorized {
-				t.Errorf("pass_through %v, %s %s with %q: upstream got %q, want %q; status %d", passThrough, method, target, authorization, got.Load(), want, w.Code)
-			}
+			failIf(t, got.Load() != want || want == refused && w.Code != http.StatusUnauthorized, "pass_through %v, %s %s with %q: upstream got %q, want %q; status %d", passThrough, method, target, authorization, got.Load(), want, w.Code)
 			if last := g.recent()[0]; (last.Client == config.AnonymousClient) != (want == lent) {
 				t.Errorf("%s %s: recorded as client %q", method, target, last.Client)
 			}
@@ -270,9 +257,8 @@ func TestAnonymousClientsHaveNoPrivateClass(t *testing.T) {
 	g := open(t, configure(up, trusting, lending("watching/*"), func(c *config.Config) { c.Callers.PassThrough = false }))
 	for i, want := range []string{"for Bearer tok-private", "for Bearer tok-lent", "for Bearer tok-private", "for Bearer tok-lent"} {
 		fields := []string{"Authorization: Bearer weir_key"}[i%2:]
-		if w := sendTo(g, http.MethodGet, "/repos/acme/widgets/subscribers", "", fields...); w.Body.String() != want {
-			t.Errorf("request %d: got %q, want %q", i, w.Body, want)
-		}
+		w := sendTo(g, http.MethodGet, "/repos/acme/widgets/subscribers", "", fields...)
+		failIf(t, w.Body.String() != want, "request %d: got %q, want %q", i, w.Body, want)
 	}
 }
 
@@ -307,12 +293,8 @@ func TestClientsCannotSendTheirKeyUpstream(t *testing.T) {
 					sent.Store("")
 					w := sendTo(g, method, c.target, "", "Host: "+host, "Authorization: Bearer "+key, cmp.Or(c.field, "Accept: */*"))
 					text := sent.Load().(string)
-					if strings.Contains(text, key) || strings.Contains(text, pair) || strings.Contains(text, url.QueryEscape(pair)) {
-						t.Errorf("%s %q %s %s: the upstream got %s", method, host, c.target, c.field, text)
-					}
-					if text == "" && (w.Code != http.StatusBadRequest || !strings.Contains(w.Header().Get("Cache-Status"), "detail=key")) {
-						t.Errorf("%s %q %s %s: status %d, %s", method, host, c.target, c.field, w.Code, w.Body)
-					}
+					failIf(t, strings.Contains(text, key) || strings.Contains(text, pair) || strings.Contains(text, url.QueryEscape(pair)), "%s %q %s %s: the upstream got %s", method, host, c.target, c.field, text)
+					failIf(t, text == "" && (w.Code != http.StatusBadRequest || !strings.Contains(w.Header().Get("Cache-Status"), "detail=key")), "%s %q %s %s: status %d, %s", method, host, c.target, c.field, w.Code, w.Body)
 				}
 			}
 		}

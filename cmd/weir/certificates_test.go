@@ -93,18 +93,16 @@ func TestReloadReplacesCertificate(t *testing.T) {
 		resp, _ := getWith(t, &http.Client{Timeout: 30 * time.Second, Transport: transport}, "https://"+servedName+"/user/repos")
 		return resp
 	}
-	if resp := send(first); resp.ProtoMajor != 2 || resp.Header.Get("Link") != "<https://"+servedName+`/user/repos?page=2>; rel="next"` {
-		t.Errorf("want HTTP/2 and a link with https, got %s %v", resp.Proto, resp.Header)
-	}
+	resp := send(first)
+	failIf(t, resp.ProtoMajor != 2 || resp.Header.Get("Link") != "<https://"+servedName+`/user/repos?page=2>; rel="next"`, "want HTTP/2 and a link with https, got %s %v", resp.Proto, resp.Header)
 	writePair(t, dir, renewed)
 	if status := s.reload(); status >= 300 {
 		t.Errorf("reload of a new certificate: %d", status)
 	}
 	send(renewed)
 	write(t, key, "no key")
-	if status := s.reload(); status < 400 {
-		t.Errorf("reload of an invalid key: %d", status)
-	}
+	status := s.reload()
+	failIf(t, status < 400, "reload of an invalid key: %d", status)
 	send(renewed)
 }
 
@@ -220,9 +218,8 @@ func (v *mutualTLS) wantClients(name string, forged *tls.Certificate, change fun
 		if !change(one) {
 			w.want = "no connection"
 		}
-		if got, _ := v.send(one); got != w.want {
-			v.Errorf("%s: %s: %s, want %s", name, client, got, w.want)
-		}
+		got, _ := v.send(one)
+		failIf(v, got != w.want, "%s: %s: %s, want %s", name, client, got, w.want)
 	}
 }
 
@@ -301,18 +298,16 @@ func TestResumedSessionFollowsReload(t *testing.T) {
 				one := withCertificate(v.builds)
 				one.tls.MaxVersion, one.tls.ClientSessionCache = version, tls.NewLRUClientSessionCache(8)
 				for _, want := range []bool{false, true} {
-					if got, resumed := v.send(one); got != "Bearer held" || resumed != want {
-						t.Fatalf("before the reload: %s, resumed: %t", got, resumed)
-					}
+					got, resumed := v.send(one)
+					stopIf(t, got != "Bearer held" || resumed != want, "before the reload: %s, resumed: %t", got, resumed)
 				}
 				v.write(c.clients, v.started.Upstream.URL)
 				if c.newCA {
 					v.trust(newPair(t, "authority", nil))
 				}
 				noError(t, v.reload())
-				if got, resumed := v.send(one); got != c.want {
-					t.Errorf("%s, resumed: %t; want %s", got, resumed, c.want)
-				}
+				got, resumed := v.send(one)
+				failIf(t, got != c.want, "%s, resumed: %t; want %s", got, resumed, c.want)
 			})
 		}
 	}
@@ -351,9 +346,7 @@ func TestUnreadableCAFileIsRejected(t *testing.T) {
 					return err
 				},
 			} {
-				if do() == nil {
-					t.Errorf("%s: %s succeeded", name, step)
-				}
+				failIf(t, do() == nil, "%s: %s succeeded", name, step)
 			}
 			v.wantClients(name, forged, func(*visit) bool { return true })
 			noError(t, os.RemoveAll(path))
@@ -395,7 +388,6 @@ func TestOpenConnectionFollowsReload(t *testing.T) {
 	}
 	v.trust(newPair(t, "authority", nil))
 	noError(t, v.reload())
-	if got := operator(); got != http.StatusUnauthorized || !reused {
-		t.Errorf("operator of the old authority on its open connection (reused: %t): %d, want 401", reused, got)
-	}
+	got := operator()
+	failIf(t, got != http.StatusUnauthorized || !reused, "operator of the old authority on its open connection (reused: %t): %d, want 401", reused, got)
 }

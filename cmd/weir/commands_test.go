@@ -59,16 +59,11 @@ func TestExitCodes(t *testing.T) {
 	} {
 		var out, problems bytes.Buffer
 		code := run(t.Context(), c.args, noEnv, &out, &problems)
-		if code != c.code {
-			t.Errorf("weir %q: exit code %d, want %d: %s%s", c.args, code, c.code, out.String(), problems.String())
-		}
-		if failed := code != exitOK; failed != (problems.Len() > 0) {
-			t.Errorf("weir %q: exit code %d with standard error %q", c.args, code, problems.String())
-		}
+		failIf(t, code != c.code, "weir %q: exit code %d, want %d: %s%s", c.args, code, c.code, out.String(), problems.String())
+		failed := code != exitOK
+		failIf(t, failed != (problems.Len() > 0), "weir %q: exit code %d with standard error %q", c.args, code, problems.String())
 		for line := range strings.Lines(problems.String()) {
-			if !strings.HasPrefix(line, "weir") && !regexp.MustCompile(`^run weir( \w+)* --help for usage\n$`).MatchString(line) {
-				t.Errorf("weir %q: line %q does not start with the name of the program", c.args, line)
-			}
+			failIf(t, !strings.HasPrefix(line, "weir") && !regexp.MustCompile(`^run weir( \w+)* --help for usage\n$`).MatchString(line), "weir %q: line %q does not start with the name of the program", c.args, line)
 		}
 	}
 }
@@ -92,18 +87,16 @@ func TestErrorOfUsedAddressNamesConfigurationKey(t *testing.T) {
 	} {
 		var problems bytes.Buffer
 		code := run(t.Context(), c.args, noEnv, io.Discard, &problems)
-		if text := problems.String(); code != exitFailure || !strings.Contains(text, "weir: "+c.key+": listen tcp "+address) {
-			t.Errorf("weir %q: exit code %d, wrote %q", c.args, code, text)
-		}
+		text := problems.String()
+		failIf(t, code != exitFailure || !strings.Contains(text, "weir: "+c.key+": listen tcp "+address), "weir %q: exit code %d, wrote %q", c.args, code, text)
 	}
 }
 
 func TestExplainGroupsEventsAndTags(t *testing.T) {
 	got := groupEvents([]string{"pull_request", "push", "pull_request_review", "pull_request_review_thread", "public"})
 	got += "; " + groupTags([]string{"me/issues", "repo:acme/widgets/.", "repo:acme/widgets/pulls", "all"})
-	if want := "public, pull_request (also _review, _review_thread), push; me/issues, repo:acme/widgets/{.,pulls}, all"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	want := "public, pull_request (also _review, _review_thread), push; me/issues, repo:acme/widgets/{.,pulls}, all"
+	failIf(t, got != want, "got %s, want %s", got, want)
 }
 
 // TestExplainNamesTheRuleOfAQuery checks the last row of weir explain POST /graphql --query FILE.
@@ -126,9 +119,7 @@ func TestExplainNamesTheRuleOfAQuery(t *testing.T) {
 				got = strings.TrimSpace(value)
 			}
 		}
-		if code != exitOK || got != c.want {
-			t.Errorf("%s: exit code %d, got %q, want %q", c.query, code, got, c.want)
-		}
+		failIf(t, code != exitOK || got != c.want, "%s: exit code %d, got %q, want %q", c.query, code, got, c.want)
 	}
 }
 
@@ -136,9 +127,7 @@ func TestExplainNamesTheRuleOfAQuery(t *testing.T) {
 // testdata/audit. WEIR_UPDATE=1 rewrites the files.
 func TestAuditOfSampleConfigurations(t *testing.T) {
 	ready, err := filepath.Glob("../../configs/*.yaml")
-	if err != nil || len(ready) < 4 {
-		t.Fatal(ready, err)
-	}
+	stopIf(t, err != nil || len(ready) < 4, "%v %v", ready, err)
 	variables := map[string]string{
 		"UPSTREAM_URL": "https://api.example.com", "CI_TOKEN": "canary", "UPSTREAM_TOKEN": "canary", "BUILDS_KEY_SHA256": strings.Repeat("0f", 32),
 		"REDIS_URL": "rediss://user:canary@redis.internal:6379/0", "HOOK_SECRET": strings.Repeat("canary", 6), "ADMIN_TOKEN_FILE": filepath.Join(t.TempDir(), "admin"),
@@ -159,17 +148,14 @@ func TestAuditOfSampleConfigurations(t *testing.T) {
 		noError(t, os.Chmod(name, mode)) // independent of the umask
 		var out, problems bytes.Buffer
 		code := run(context.Background(), []string{"audit", name}, getenv, &out, &problems)
-		if (code == exitFailure) != strings.Contains(out.String(), "high  ") || code == exitUsage || strings.Contains(out.String()+problems.String(), "canary") {
-			t.Errorf("%s: %d %s%s", name, code, out.String(), problems.String())
-		}
+		failIf(t, (code == exitFailure) != strings.Contains(out.String(), "high  ") || code == exitUsage || strings.Contains(out.String()+problems.String(), "canary"), "%s: %d %s%s", name, code, out.String(), problems.String())
 		file := filepath.Join(golden, strings.TrimSuffix(name, ".yaml")+".txt")
 		if os.Getenv("WEIR_UPDATE") != "" {
 			write(t, file, out.String())
 		}
 		want, err := os.ReadFile(file)
-		if diff := cmp.Diff(string(want), out.String()); err != nil || diff != "" {
-			t.Errorf("%s: %v: %s", name, err, diff)
-		}
+		diff := cmp.Diff(string(want), out.String())
+		failIf(t, err != nil || diff != "", "%s: %v: %s", name, err, diff)
 	}
 }
 
@@ -183,9 +169,7 @@ func TestCheckWarnsOfURLsThatPassTheGateway(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "weir.yaml")
 		write(t, file, text+"\n")
 		code, out := runWeir("check", file)
-		if code != exitOK || strings.Contains(out, "warning: upstream.rewrite_urls is off") != warns {
-			t.Errorf("%s: exit %d\n%s", text, code, out)
-		}
+		failIf(t, code != exitOK || strings.Contains(out, "warning: upstream.rewrite_urls is off") != warns, "%s: exit %d\n%s", text, code, out)
 	}
 }
 
@@ -197,19 +181,14 @@ func TestCAInitCreatesAnAuthorityForTheHosts(t *testing.T) {
 		"proxy: {listen: \":3128\", ca: {certificate: weir-ca.crt, key: weir-ca.key}}\n"
 	write(t, file, configuration)
 	code, text := runWeir("ca", "init", "--config", file, "--name", "Mirror.example", "--out", dir)
-	if code != exitOK || !strings.Contains(text, "api.example, files.example, mirror.example") {
-		t.Fatalf("exit %d\n%s", code, text)
-	}
+	stopIf(t, code != exitOK || !strings.Contains(text, "api.example, files.example, mirror.example"), "exit %d\n%s", code, text)
 	for _, line := range []string{"cp " + filepath.Join(dir, "weir-ca.crt") + " /usr/local/share", "keytool -importcert", "NODE_EXTRA_CA_CERTS=" + dir, "SSL_CERT_FILE=BUNDLE"} {
-		if !strings.Contains(text, line) {
-			t.Errorf("the instructions lack %q:\n%s", line, text)
-		}
+		failIf(t, !strings.Contains(text, line), "the instructions lack %q:\n%s", line, text)
 	}
 	a := must(authority.Load(filepath.Join(dir, "weir-ca.crt"), filepath.Join(dir, "weir-ca.key")))(t)
 	for _, name := range []string{"api.example", "files.example", "mirror.example"} {
-		if _, err := a.Certificate(name); err != nil {
-			t.Error(err)
-		}
+		_, err := a.Certificate(name)
+		failIf(t, err != nil, "%v", err)
 	}
 	wantWeir(t, exitOK, "", "check", file)
 	wantWeir(t, exitFailure, "exists", "ca", "init", "--config", file, "--out", dir) // a second authority in the same folder
@@ -227,13 +206,10 @@ func TestInitWritesAConfigurationForAnApp(t *testing.T) {
 	write(t, pemFile, privateKey().Reveal())
 	code, out := runWeir("init", "--out", file, "--upstream", "http://127.0.0.1:9000", "--credential", "app",
 		"--app", "42", "--app-key", pemFile, "--installation", "7", "--client", "builds", "--store", "redis://127.0.0.1:6379")
-	if code != exitOK {
-		t.Fatalf("exit %d: %s", code, out)
-	}
+	stopIf(t, code != exitOK, "exit %d: %s", code, out)
 	cfg := must(load(file))(t)
-	if c := cfg.Credentials[0]; c.App.ID != "42" || c.App.Installation != 7 || c.Kind != "installation" || cfg.Callers.PassThrough {
-		t.Errorf("credential %+v, pass_through %v", c, cfg.Callers.PassThrough)
-	}
+	c := cfg.Credentials[0]
+	failIf(t, c.App.ID != "42" || c.App.Installation != 7 || c.Kind != "installation" || cfg.Callers.PassThrough, "credential %+v, pass_through %v", c, cfg.Callers.PassThrough)
 	if info := must(os.Stat(file))(t); info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, want 0600", info.Mode())
 	}
@@ -243,14 +219,12 @@ func TestInitForAgentsLimitsTheirWrites(t *testing.T) {
 	agents := []string{"init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "token", "--repository", "acme/*", "--repository", "!acme/secret"}
 	for flag, tagged := range map[string]bool{"--client=agent-1": false, "--issuer=https://issuer.example.com": true} {
 		file := filepath.Join(t.TempDir(), "weir.yaml")
-		if code, out := runWeir(append(agents, flag, "--out", file)...); code != exitOK {
-			t.Fatalf("exit %d: %s", code, out)
-		}
+		code, out := runWeir(append(agents, flag, "--out", file)...)
+		stopIf(t, code != exitOK, "exit %d: %s", code, out)
 		cfg, err := config.Load(config.Source{Path: file, Getenv: func(string) (string, bool) { return "token", true }})
 		noError(t, err)
-		if c := cfg.Clients[0]; c.Writes.PerMinute == 0 || !c.Scope().CountsWrites || (c.TagWrites.PerHour > 0) != tagged || !cfg.Cache.GraphQL.GH || cfg.Webhooks.Secret == "" || cfg.Callers.PassThrough || !slices.Equal(c.Repositories, []string{"acme/*", "!acme/secret"}) {
-			t.Errorf("%s: client %+v", flag, c)
-		}
+		c := cfg.Clients[0]
+		failIf(t, c.Writes.PerMinute == 0 || !c.Scope().CountsWrites || (c.TagWrites.PerHour > 0) != tagged || !cfg.Cache.GraphQL.GH || cfg.Webhooks.Secret == "" || cfg.Callers.PassThrough || !slices.Equal(c.Repositories, []string{"acme/*", "!acme/secret"}), "%s: client %+v", flag, c)
 	}
 	const page = "../../docs/recipes/agents.md"
 	text := string(must(os.ReadFile(page))(t))
@@ -262,9 +236,8 @@ func TestInitForAgentsLimitsTheirWrites(t *testing.T) {
 	want, _, _ = strings.Cut(want, "```")
 	_, got, _ := strings.Cut(string(must(os.ReadFile(file))(t)), "\n") // without the comment that names weir check
 	hash := regexp.MustCompile(`[0-9a-f]{64}`)
-	if diff := cmp.Diff(hash.ReplaceAllString(want, ""), hash.ReplaceAllString(got, "")); diff != "" {
-		t.Errorf("%s shows another file than weir init writes (-page +file):\n%s", page, diff)
-	}
+	diff := cmp.Diff(hash.ReplaceAllString(want, ""), hash.ReplaceAllString(got, ""))
+	failIf(t, diff != "", "%s shows another file than weir init writes (-page +file):\n%s", page, diff)
 	wantWeir(t, exitUsage, "--case: \"fleet\": the only case is agents", "init", "--case", "fleet", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
 	wantWeir(t, exitUsage, "--case agents: needs --credential token or app", "init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "none")
 	wantWeir(t, exitUsage, "--repository: required with --case agents", "init", "--case", "agents", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a")
@@ -286,15 +259,12 @@ func TestInitPromptsForMissingValues(t *testing.T) {
 		var got initCommand
 		var out strings.Builder
 		noError(t, got.prompt(&process{stdout: &out}, strings.NewReader(c.answers)))
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: (-want +got):\n%s\n%s", c.name, diff, &out)
-		}
+		diff := cmp.Diff(c.want, got)
+		failIf(t, diff != "", "%s: (-want +got):\n%s\n%s", c.name, diff, &out)
 	}
 	var c initCommand
 	err := c.prompt(&process{stdout: new(strings.Builder)}, strings.NewReader("https://api.example.com\napp\n42\nkey.pem\nseven\n"))
-	if err == nil || err.Error() != `read the installation: "seven" is not a number; use the number in the URL of the installation` {
-		t.Errorf("error %v", err)
-	}
+	failIf(t, err == nil || err.Error() != `read the installation: "seven" is not a number; use the number in the URL of the installation`, "error %v", err)
 }
 
 // Ctrl-D at a terminal ends the input. No default may answer for the operator then.
@@ -302,17 +272,14 @@ func TestInitStopsAtTheEndOfInput(t *testing.T) {
 	for _, answers := range []string{"", "\n", "\n\n", "\napp\n42\nkey.pem\n"} {
 		var c initCommand
 		err := c.prompt(&process{stdout: io.Discard}, strings.NewReader(answers))
-		if err == nil || !strings.Contains(err.Error(), "the input ended") {
-			t.Errorf("%q: got %v, want an error because the input ended", answers, err)
-		}
+		failIf(t, err == nil || !strings.Contains(err.Error(), "the input ended"), "%q: got %v, want an error because the input ended", answers, err)
 	}
 }
 
 func TestJudgedGatewayHasTheLimitsOfTheJudge(t *testing.T) {
 	cfg := must(load("../../.ci/judge/weir.yaml"))(t)
-	if diff := cmp.Diff(judge.Limits(), cfg.Limits.Limits); diff != "" {
-		t.Error(diff)
-	}
+	diff := cmp.Diff(judge.Limits(), cfg.Limits.Limits)
+	failIf(t, diff != "", "%v", diff)
 }
 
 func TestJudgeReportsProxyWithAnotherUpstream(t *testing.T) {
@@ -320,12 +287,9 @@ func TestJudgeReportsProxyWithAnotherUpstream(t *testing.T) {
 	proxy := serveAPI(t, func(w http.ResponseWriter, r *http.Request) { requests.Add(1); http.NotFound(w, r) })
 	code, got := runWeir("judge", "--listen", "127.0.0.1:0", proxy)
 	want := "weir: probe " + proxy + ": the proxy did not forward the request to the judge; set its upstream to http://127.0.0.1:"
-	if code != exitFailure || !strings.HasPrefix(got, want) {
-		t.Errorf("exit code %d, wrote %q, want %q", code, got, want)
-	}
-	if n := requests.Load(); n != 1 {
-		t.Errorf("the judge sent %d requests to another API, want 1", n)
-	}
+	failIf(t, code != exitFailure || !strings.HasPrefix(got, want), "exit code %d, wrote %q, want %q", code, got, want)
+	n := requests.Load()
+	failIf(t, n != 1, "the judge sent %d requests to another API, want 1", n)
 }
 
 // TestDocumentsNameExistingTests checks that each test that a document names as evidence exists.
@@ -350,13 +314,9 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 	for document, least := range documents {
 		text := must(os.ReadFile(document))(t)
 		names := regexp.MustCompile("`(Test|Fuzz)[A-Za-z0-9]+`").FindAllString(string(text), -1)
-		if len(names) < least {
-			t.Errorf("%s names %d tests, want at least %d", document, len(names), least)
-		}
+		failIf(t, len(names) < least, "%s names %d tests, want at least %d", document, len(names), least)
 		for _, name := range names {
-			if !strings.Contains(source.String(), "\nfunc "+strings.Trim(name, "`")+"(") {
-				t.Errorf("%s names %s, which does not exist", document, name)
-			}
+			failIf(t, !strings.Contains(source.String(), "\nfunc "+strings.Trim(name, "`")+"("), "%s names %s, which does not exist", document, name)
 		}
 	}
 }
@@ -368,9 +328,7 @@ func recipes(t *testing.T) (pages []string) {
 	for _, m := range regexp.MustCompile(`(?m)^\| \[.+?\]\((.+?)\)`).FindAllStringSubmatch(string(index), -1) {
 		pages = append(pages, "../../docs/recipes/"+m[1])
 	}
-	if len(pages) < 10 {
-		t.Errorf("%d recipes, want at least 10", len(pages))
-	}
+	failIf(t, len(pages) < 10, "%d recipes, want at least 10", len(pages))
 	return pages
 }
 
@@ -379,9 +337,7 @@ func TestRecipesHaveTheSameSections(t *testing.T) {
 	for _, page := range recipes(t) {
 		text := must(os.ReadFile(page))(t)
 		sections := strings.Join(regexp.MustCompile("(?m)^## .+").FindAllString(string(text), -1), "\n")
-		if !want.MatchString(sections) {
-			t.Errorf("%s has the sections\n%s\nwant\n%s", page, sections, want)
-		}
+		failIf(t, !want.MatchString(sections), "%s has the sections\n%s\nwant\n%s", page, sections, want)
 	}
 }
 
@@ -395,16 +351,14 @@ func TestMemoryBudgetIsShared(t *testing.T) {
 		{1 << 30, 256 << 20, 256 << 20, 6_898},
 		{256 << 20, 256 << 20, 128 << 20, 1_724},
 	} {
-		if cache, waiting := memoryShares(c.limit, c.configured); cache != c.cache || waiting != c.waiting {
-			t.Errorf("limit %d: cache %d, %d waiting; want %d and %d", c.limit, cache, waiting, c.cache, c.waiting)
-		}
+		cache, waiting := memoryShares(c.limit, c.configured)
+		failIf(t, cache != c.cache || waiting != c.waiting, "limit %d: cache %d, %d waiting; want %d and %d", c.limit, cache, waiting, c.cache, c.waiting)
 	}
 }
 
 func TestDescriptorBudgetIsShared(t *testing.T) {
 	for descriptors, want := range map[int]int{0: 0, 100: 64, 1024: 384, 65536: 32640} {
-		if got := maxConnections(descriptors); got != want {
-			t.Errorf("%d descriptors: %d for connections, want %d", descriptors, got, want)
-		}
+		got := maxConnections(descriptors)
+		failIf(t, got != want, "%d descriptors: %d for connections, want %d", descriptors, got, want)
 	}
 }

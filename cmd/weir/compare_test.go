@@ -121,9 +121,7 @@ func TestGatewayRespondsLikeService(t *testing.T) {
 			for i, call := range append(calls[op.ID], unauthorizedCalls(op, parameters)...) {
 				at := fmt.Sprintf("%s: call %d as %q", op.ID, i, call.As)
 				want := sendCall(t, direct, "http://service.test", call, names)
-				if want.Status != call.Status {
-					t.Errorf("%s: %d %.300s, want %d", at, want.Status, want.Body, call.Status)
-				}
+				failIf(t, want.Status != call.Status, "%s: %d %.300s, want %d", at, want.Status, want.Body, call.Status)
 				if want.Status == http.StatusUnauthorized && (op.Cache.Class == policy.Shared || op.ID == "rate-limit/get") {
 					continue // the gateway serves shared responses and the rate limit without authentication
 				}
@@ -133,9 +131,8 @@ func TestGatewayRespondsLikeService(t *testing.T) {
 				}
 				for _, attempt := range attempts {
 					got := sendCall(t, through, "http://gateway.test", call, names)
-					if diff := gocmp.Diff(withoutDifferences(op.ID, want, false), withoutDifferences(op.ID, got, true)); diff != "" {
-						t.Errorf("%s, %s: direct (-), through the gateway (+):\n%s", at, attempt, diff)
-					}
+					diff := gocmp.Diff(withoutDifferences(op.ID, want, false), withoutDifferences(op.ID, got, true))
+					failIf(t, diff != "", "%s, %s: direct (-), through the gateway (+):\n%s", at, attempt, diff)
 				}
 			}
 			time.Sleep(20 * time.Second) // a new search window
@@ -158,12 +155,9 @@ func TestInvalidQueriesCauseNoViolation(t *testing.T) {
 		for i := range 95 { // more than the contents of a minute
 			query := strings.ReplaceAll(queries[i%len(queries)], "%d", strings.Repeat("i", 1+i))
 			w := sendTo(g, http.MethodPost, "/graphql", `{"query":"`+query+`"}`, "Authorization: Bearer tok-owner")
-			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "errors") {
-				t.Fatalf("query %d: got status %d: %s", i, w.Code, w.Body)
-			}
+			stopIf(t, w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "errors"), "query %d: got status %d: %s", i, w.Code, w.Body)
 		}
-		if v := s.Violations(); v.Violations != 0 || v.Banned {
-			t.Errorf("got %+v", v)
-		}
+		v := s.Violations()
+		failIf(t, v.Violations != 0 || v.Banned, "got %+v", v)
 	})
 }

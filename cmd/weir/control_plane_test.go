@@ -67,31 +67,26 @@ func TestAuthenticationCannotBeBypassed(t *testing.T) {
 				if method == http.MethodOptions && len(f) > 0 && strings.HasPrefix(f[0], "Access-Control") {
 					want = http.StatusNoContent // a preflight, which has no credential and reaches no upstream
 				}
-				if w := sendTo(g, method, target, "", f...); w.Code != want {
-					t.Errorf("%s %s with %q: %d %s", method, target, f, w.Code, w.Body)
-				}
+				w := sendTo(g, method, target, "", f...)
+				failIf(t, w.Code != want, "%s %s with %q: %d %s", method, target, f, w.Code, w.Body)
 			}
 		}
 		for _, target := range []string{"/_weir/webhooks", "/_weir%2Fwebhooks", "/_weir/webhooks?x=/healthz"} {
-			if w := sendTo(g, http.MethodPost, target, "{}", f...); w.Code != http.StatusUnauthorized && w.Code != http.StatusNotFound {
-				t.Errorf("%s with %q: %d %s", target, f, w.Code, w.Body)
-			}
+			w := sendTo(g, http.MethodPost, target, "{}", f...)
+			failIf(t, w.Code != http.StatusUnauthorized && w.Code != http.StatusNotFound, "%s with %q: %d %s", target, f, w.Code, w.Body)
 		}
 		for _, target := range []string{
 			"/", "/api/v1/config", "/api/v1/accounts?/healthz", "/api/v1/config?path=/healthz", "/api/v1/requests", "/healthz/../api/v1/config",
 			"/healthz/api/v1/config", "//healthz", "/api/v1/config%23/healthz",
 		} {
-			if w := sendTo(pages, http.MethodGet, target, "", f...); w.Code != http.StatusUnauthorized && w.Code != http.StatusTemporaryRedirect {
-				t.Errorf("page %s with %q: %d %s", target, f, w.Code, w.Body)
-			}
+			w := sendTo(pages, http.MethodGet, target, "", f...)
+			failIf(t, w.Code != http.StatusUnauthorized && w.Code != http.StatusTemporaryRedirect, "page %s with %q: %d %s", target, f, w.Code, w.Body)
 		}
 	}
-	if n := g.seen.Load(); n > 0 {
-		t.Errorf("upstream received %d requests, want none", n)
-	}
-	if w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer gateway-key"); w.Code != http.StatusOK {
-		t.Errorf("the accepted client got %d", w.Code)
-	}
+	n := g.seen.Load()
+	failIf(t, n > 0, "upstream received %d requests, want none", n)
+	w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer gateway-key")
+	failIf(t, w.Code != http.StatusOK, "the accepted client got %d", w.Code)
 }
 
 // TestWebhookBurstPurgesOnlyNamedRepository sends a thousand deliveries, with replays, out of
@@ -116,12 +111,10 @@ func TestWebhookBurstPurgesOnlyNamedRepository(t *testing.T) {
 	if got := send(other); !strings.HasPrefix(got, "weir; hit") {
 		t.Errorf("repository without a delivery: %s, want a hit", got)
 	}
-	if got := send(widgets); !strings.HasPrefix(got, "weir; fwd=stale") {
-		t.Errorf("repository with deliveries: %s, want stale", got)
-	}
-	if n := g.seen.Load(); n != 3 {
-		t.Errorf("upstream received %d requests, want 3", n)
-	}
+	got := send(widgets)
+	failIf(t, !strings.HasPrefix(got, "weir; fwd=stale"), "repository with deliveries: %s, want stale", got)
+	n := g.seen.Load()
+	failIf(t, n != 3, "upstream received %d requests, want 3", n)
 }
 
 // TestInvalidReloadChangesNothing reloads invalid and valid configurations under load. Each
@@ -178,18 +171,15 @@ clients: [{name: builds, key: %q, credentials: [ci]}]
 		"an unknown credential":         strings.Replace(good("gateway-key"), "[ci]", "[other]", 1),
 	} {
 		for range 5 {
-			if err := reload(text); err == nil {
-				t.Errorf("%s: reload succeeded", name)
-			}
+			err := reload(text)
+			failIf(t, err == nil, "%s: reload succeeded", name)
 		}
-		if w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer gateway-key"); w.Code != http.StatusOK && w.Code != http.StatusTooManyRequests {
-			t.Errorf("after %s: %d %s", name, w.Code, w.Body)
-		}
+		w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer gateway-key")
+		failIf(t, w.Code != http.StatusOK && w.Code != http.StatusTooManyRequests, "after %s: %d %s", name, w.Code, w.Body)
 	}
 	for range 20 {
-		if err := reload(good("gateway-key")); err != nil {
-			t.Error(err)
-		}
+		err := reload(good("gateway-key"))
+		failIf(t, err != nil, "%v", err)
 	}
 }
 
@@ -200,13 +190,11 @@ func TestReplacedKeyIsRefusedAfterReload(t *testing.T) {
 		c.Webhooks.Secret = "new-secret"
 	})
 	for key, want := range map[string]int{"gateway-key": 401, "new-key": 200} {
-		if w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+key); w.Code != want {
-			t.Errorf("key %s: got %d, want %d", key, w.Code, want)
-		}
+		w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+key)
+		failIf(t, w.Code != want, "key %s: got %d, want %d", key, w.Code, want)
 	}
-	if code := deliver(g, "X-Service-", "hook-secret", "push", "1", "{}"); code != http.StatusUnauthorized {
-		t.Errorf("delivery with the old secret: %d, want 401", code)
-	}
+	code := deliver(g, "X-Service-", "hook-secret", "push", "1", "{}")
+	failIf(t, code != http.StatusUnauthorized, "delivery with the old secret: %d, want 401", code)
 }
 
 // TestLogLinesContainNoRequestFields checks that control characters break no log line, and
@@ -226,27 +214,20 @@ func TestLogLinesContainNoRequestFields(t *testing.T) {
 		}
 	}
 	body := must(json.Marshal(map[string]any{"repository": map[string]string{"full_name": "acme/" + evil}, "organization": map[string]string{"login": evil}}))(t)
-	if code := deliver(g, "X-Service-", "hook-secret", "push"+evil, "1"+evil, string(body)); code != http.StatusAccepted {
-		t.Errorf("status of the delivery: %d, want 202", code)
-	}
+	code := deliver(g, "X-Service-", "hook-secret", "push"+evil, "1"+evil, string(body))
+	failIf(t, code != http.StatusAccepted, "status of the delivery: %d, want 202", code)
 	var lines []string
 	testservers.Eventually(t, "nine lines are logged", func(context.Context) bool {
 		lines = strings.Split(strings.TrimSuffix(g.log.String(), "\n"), "\n")
 		return len(lines) >= 9
 	})
 	for _, line := range lines {
-		if !strings.HasPrefix(line, "time=") || strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0 {
-			t.Errorf("invalid log line %q", line)
-		}
+		failIf(t, !strings.HasPrefix(line, "time=") || strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }) >= 0, "invalid log line %q", line)
 		for _, part := range []string{"of-the-request", "of-the-query", "of-the-response"} {
-			if strings.Contains(line, part) {
-				t.Errorf("%q is in the log line %q", part, line)
-			}
+			failIf(t, strings.Contains(line, part), "%q is in the log line %q", part, line)
 		}
 	}
-	if len(lines) != 9 {
-		t.Errorf("%d log lines, want 9", len(lines))
-	}
+	failIf(t, len(lines) != 9, "%d log lines, want 9", len(lines))
 }
 
 // TestUpstreamCannotSendTheGatewayToAnotherHost counts the connections to a listener that every response of the upstream
@@ -296,9 +277,8 @@ func TestUpstreamCannotSendTheGatewayToAnotherHost(t *testing.T) {
 	if n := g.seen.Load(); n < int32(3*len(statuses)) {
 		t.Errorf("the upstream received only %d requests", n)
 	}
-	if n := connections.Load(); n > 0 {
-		t.Errorf("%d connections to a host that the upstream named", n)
-	}
+	n := connections.Load()
+	failIf(t, n > 0, "%d connections to a host that the upstream named", n)
 }
 
 // net/http would answer OPTIONS * itself.
@@ -312,9 +292,8 @@ func TestOptionsOfTheServerGetsTheChecksOfOtherRequests(t *testing.T) {
 	}
 	for address, want := range map[string][]int{clients: {401, 401, 429}, admin: {401, 401, 401}} {
 		for n, status := range want {
-			if resp, _ := sendText(t, address, "OPTIONS * HTTP/1.1\r\nHost: localhost", ""); resp.StatusCode != status {
-				t.Errorf("request %d: got %d, want %d", n, resp.StatusCode, status)
-			}
+			resp, _ := sendText(t, address, "OPTIONS * HTTP/1.1\r\nHost: localhost", "")
+			failIf(t, resp.StatusCode != status, "request %d: got %d, want %d", n, resp.StatusCode, status)
 		}
 	}
 }

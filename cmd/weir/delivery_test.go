@@ -50,9 +50,8 @@ func (d *webhookPair) commits() (hit bool, n int) {
 	d.Helper()
 	w := sendTo(d.gateway, http.MethodGet, "/repos/acme/widgets/stats/punch_card", "", "Authorization: Bearer tok-member")
 	var triples [][3]int
-	if err := json.Unmarshal(w.Body.Bytes(), &triples); err != nil || w.Code != http.StatusOK {
-		d.Fatalf("%d %s, %v", w.Code, w.Body, err)
-	}
+	err := json.Unmarshal(w.Body.Bytes(), &triples)
+	stopIf(d, err != nil || w.Code != http.StatusOK, "%d %s, %v", w.Code, w.Body, err)
 	for _, triple := range triples {
 		n += triple[2]
 	}
@@ -62,15 +61,12 @@ func (d *webhookPair) commits() (hit bool, n int) {
 // cause creates an event at the service, and checks the status of its delivery.
 func (d *webhookPair) cause(event string, want int) {
 	d.Helper()
-	if w := sendTo(d.service, http.MethodPost, "/_service/events", event); w.Code != http.StatusAccepted {
-		d.Fatalf("create the event: got %d %s", w.Code, w.Body)
-	}
+	w := sendTo(d.service, http.MethodPost, "/_service/events", event)
+	stopIf(d, w.Code != http.StatusAccepted, "create the event: got %d %s", w.Code, w.Body)
 	synctest.Wait()
 	var records []struct{ Status int }
 	noError(d, json.Unmarshal(sendTo(d.service, http.MethodGet, "/_service/deliveries", "").Body.Bytes(), &records))
-	if records[0].Status != want {
-		d.Errorf("%s: status %d for the delivery, want %d", event, records[0].Status, want)
-	}
+	failIf(d, records[0].Status != want, "%s: status %d for the delivery, want %d", event, records[0].Status, want)
 }
 
 // TestPushWebhookRefreshesStatistics checks that a push to the default branch changes the
@@ -113,9 +109,8 @@ func TestServiceWebhookFlagSignsDeliveries(t *testing.T) {
 			l := testservers.ServePipe(t, "hooks.test:80", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				body := must(io.ReadAll(r.Body))(t)
 				got = r.Header.Get("X-Hub-Signature-256")
-				if want := signature(secret, string(body)); "X-Hub-Signature-256: "+got != want && secret != "" {
-					t.Errorf("signature %s, want %s", got, want)
-				}
+				want := signature(secret, string(body))
+				failIf(t, "X-Hub-Signature-256: "+got != want && secret != "", "signature %s, want %s", got, want)
 			})})
 			d := &webhookPair{T: t, service: newTestService(t, l, quirk.Set{}, policy.DefaultLimits())}
 			p := &process{getenv: func(name string) (string, bool) { return secret, name == "WEIR_WEBHOOK_SECRET" && secret != "" }}

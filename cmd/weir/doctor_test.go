@@ -27,14 +27,11 @@ func runDoctor(t *testing.T, dir, configuration string, flags ...string) (code i
 	var out, messages strings.Builder
 	code = run(t.Context(), append([]string{"doctor", file, "--json"}, flags...), noEnv, &out, &messages)
 	var list []checkup
-	if err := json.Unmarshal([]byte(out.String()), &list); err != nil {
-		t.Fatalf("exit %d, %v: %s%s", code, err, &out, &messages)
-	}
+	err := json.Unmarshal([]byte(out.String()), &list)
+	stopIf(t, err != nil, "exit %d, %v: %s%s", code, err, &out, &messages)
 	checks = map[string]checkup{}
 	for _, c := range list {
-		if (c.Result == checkWarning || c.Result == checkFailed) && c.Remedy == "" || c.Result == checkOK && c.Remedy != "" {
-			t.Errorf("%s is %s and has the remedy %q", c.Name, c.Result, c.Remedy)
-		}
+		failIf(t, (c.Result == checkWarning || c.Result == checkFailed) && c.Remedy == "" || c.Result == checkOK && c.Remedy != "", "%s is %s and has the remedy %q", c.Name, c.Result, c.Remedy)
 		checks[c.Name] = c
 	}
 	return code, checks
@@ -42,9 +39,8 @@ func runDoctor(t *testing.T, dir, configuration string, flags ...string) (code i
 
 func assertCheck(t *testing.T, checks map[string]checkup, name, result, found string) {
 	t.Helper()
-	if c := checks[name]; c.Result != result || !strings.Contains(c.Found, found) {
-		t.Errorf("%s: %s: %s, want %s with %q", name, c.Result, c.Found, result, found)
-	}
+	c := checks[name]
+	failIf(t, c.Result != result || !strings.Contains(c.Found, found), "%s: %s: %s, want %s with %q", name, c.Result, c.Found, result, found)
 }
 
 // newServiceServer starts the reference service in a dialect, and returns its URL.
@@ -65,9 +61,7 @@ listen: "127.0.0.1:0"
 upstream: {url: %q, dialect: %s}
 credentials: [{name: ci, kind: user, account: octo-bot, token: tok-owner}]
 `, up, dialect))
-			if code != exitOK {
-				t.Errorf("exit %d: %+v", code, checks)
-			}
+			failIf(t, code != exitOK, "exit %d: %+v", code, checks)
 			assertCheck(t, checks, "configuration", checkOK, "valid")
 			assertCheck(t, checks, "upstream", checkOK, "responds in")
 			assertCheck(t, checks, "clock", checkOK, "differs")
@@ -93,9 +87,8 @@ func TestDoctorAndAuditWarnOfEndingVersions(t *testing.T) {
 	for _, ending := range dialect.Ending {
 		found := fmt.Sprintf("asked for version %s of the API 1 times in the last hour; its support may end from %s", ending.Version, ending.Since)
 		assertCheck(t, checks, "version of the API", checkWarning, found)
-		if n := strings.Count(risks, "its support may end"); !strings.Contains(risks, found) || n != len(dialect.Ending) {
-			t.Errorf("doctor ends with %d; audit warns %d times: %s", code, n, risks)
-		}
+		n := strings.Count(risks, "its support may end")
+		failIf(t, !strings.Contains(risks, found) || n != len(dialect.Ending), "doctor ends with %d; audit warns %d times: %s", code, n, risks)
 	}
 }
 
@@ -149,15 +142,12 @@ func TestDoctorReportsProblemsOfTheUpstream(t *testing.T) {
 		code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf(configuration, up))
 		assertCheck(t, checks, "upstream", c.upstream, "")
 		assertCheck(t, checks, "clock", c.clk, "differs")
-		if failed := c.upstream == checkFailed || c.clk == checkFailed; failed != (code == exitFailure) {
-			t.Errorf("%d, offset %v: exit %d", c.status, c.offset, code)
-		}
+		failed := c.upstream == checkFailed || c.clk == checkFailed
+		failIf(t, failed != (code == exitFailure), "%d, offset %v: exit %d", c.status, c.offset, code)
 	}
 	code, checks := runDoctor(t, t.TempDir(), fmt.Sprintf(configuration, "http://127.0.0.1:1"))
 	assertCheck(t, checks, "upstream", checkFailed, "connection refused")
-	if code != exitFailure {
-		t.Errorf("exit %d for an unreachable upstream", code)
-	}
+	failIf(t, code != exitFailure, "exit %d for an unreachable upstream", code)
 }
 
 func TestDoctorChecksCredentials(t *testing.T) {
@@ -257,9 +247,7 @@ webhooks: {secret: 0123456789abcdef0123456789abcdef}
 	assertCheck(t, checks, "webhooks", checkSkipped, "no public URL")
 	code, checks := runDoctor(t, dir, strings.ReplaceAll(configuration, "0123456789abcdef0", "another9abcdef0"), "--url", gateway)
 	assertCheck(t, checks, "webhooks", checkFailed, "returned 401: signature mismatch")
-	if code != exitFailure {
-		t.Errorf("exit %d for a wrong secret", code)
-	}
+	failIf(t, code != exitFailure, "exit %d for a wrong secret", code)
 }
 
 // The URL of the gateway may contain a password by mistake.
@@ -268,8 +256,6 @@ func TestDoctorPrintsNoPasswordOfTheURL(t *testing.T) {
 	write(t, file, "upstream: {url: \"http://127.0.0.1:1\"}\nwebhooks: {secret: 0123456789abcdef0123456789abcdef}\n")
 	for _, address := range []string{"http://user:hunter2@127.0.0.1:1", "http://user:hunter2@127.0.0.1:1x"} {
 		code, out := runWeir("doctor", file, "--url", address)
-		if code != exitUsage || strings.Contains(out, "hunter2") || !strings.Contains(out, "--url") {
-			t.Errorf("%s: exit %d: %s", address, code, out)
-		}
+		failIf(t, code != exitUsage || strings.Contains(out, "hunter2") || !strings.Contains(out, "--url"), "%s: exit %d: %s", address, code, out)
 	}
 }

@@ -39,9 +39,7 @@ func pages(t *testing.T) map[string]string {
 			texts[strings.TrimPrefix(path, "../../")] = codeBlock.ReplaceAllString(string(must(os.ReadFile(path))(t)), "")
 		}
 	}
-	if len(texts) < 40 {
-		t.Fatalf("only %d pages found", len(texts))
-	}
+	stopIf(t, len(texts) < 40, "only %d pages found", len(texts))
 	return texts
 }
 
@@ -52,9 +50,7 @@ func TestDocumentsKeepTheirWordBudgets(t *testing.T) {
 		words[folder] += len(word.FindAllString(text, -1))
 	}
 	for folder, most := range budgets {
-		if words[folder] > most {
-			t.Errorf("%s has %d words, want at most %d: say a fact once, and link to it", folder, words[folder], most)
-		}
+		failIf(t, words[folder] > most, "%s has %d words, want at most %d: say a fact once, and link to it", folder, words[folder], most)
 	}
 }
 
@@ -62,9 +58,8 @@ func TestDocumentsHaveShortLines(t *testing.T) {
 	for path, text := range pages(t) {
 		for line := range strings.Lines(text) {
 			line = strings.TrimRight(line, "\n")
-			if n := utf8.RuneCountInString(line); n > longestLine && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(strings.TrimLeft(line, "- "), "`") {
-				t.Errorf("%s has a line of %d characters, want at most %d: %.60s…", path, n, longestLine, line)
-			}
+			n := utf8.RuneCountInString(line)
+			failIf(t, n > longestLine && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "    ") && !strings.HasPrefix(strings.TrimLeft(line, "- "), "`"), "%s has a line of %d characters, want at most %d: %.60s…", path, n, longestLine, line)
 		}
 	}
 }
@@ -118,9 +113,8 @@ func TestDocumentsNamedByTheCodeExist(t *testing.T) {
 			}
 			for _, name := range named.FindAllString(string(must(os.ReadFile(path))(t)), -1) {
 				page, anchor, _ := strings.Cut(name, "#")
-				if text, ok := texts[page]; !ok || anchor != "" && !anchors(text)[anchor] {
-					t.Errorf("%s names %s, which does not exist", path, name)
-				}
+				text, ok := texts[page]
+				failIf(t, !ok || anchor != "" && !anchors(text)[anchor], "%s names %s, which does not exist", path, name)
 			}
 			return nil
 		})
@@ -155,21 +149,15 @@ func TestDetailsOfCacheStatusAreDocumented(t *testing.T) {
 func TestVersionIsThatOfTheChangelog(t *testing.T) {
 	read := func(path string) string { return string(must(os.ReadFile("../../" + path))(t)) }
 	m := regexp.MustCompile(`(?m)^## .*?(\d+\.\d+\.\d+)`).FindStringSubmatch(read("CHANGELOG.md"))
-	if m == nil {
-		t.Fatal("CHANGELOG.md has no heading with a version")
-	}
+	stopIf(t, m == nil, "CHANGELOG.md has no heading with a version")
 	stated := regexp.MustCompile("(?m)(?:^version: |^appVersion: v|VERSION=v|tag: v|tag `v|-version v|`## )(\\d+\\.\\d+\\.\\d+)")
 	for path, times := range map[string]int{
 		"deploy/helm/weir/Chart.yaml": 2, "deploy/README.md": 4, "deploy/docker/Dockerfile": 1, "CONTRIBUTING.md": 2, ".ci/release/main.go": 1,
 	} {
 		found := stated.FindAllStringSubmatch(read(path), -1)
-		if len(found) != times {
-			t.Errorf("%s states the version %d times, want %d", path, len(found), times)
-		}
+		failIf(t, len(found) != times, "%s states the version %d times, want %d", path, len(found), times)
 		for _, f := range found {
-			if f[1] != m[1] {
-				t.Errorf("%s: %q, want the version %s of CHANGELOG.md", path, f[0], m[1])
-			}
+			failIf(t, f[1] != m[1], "%s: %q, want the version %s of CHANGELOG.md", path, f[0], m[1])
 		}
 	}
 }
@@ -225,7 +213,6 @@ func TestEachDependencyHasAReason(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(must(os.ReadFile("../../go.mod"))(t)), -1) {
 		direct[m[1]] = true
 	}
-	if diff := cmp.Diff(slices.Sorted(maps.Keys(direct)), slices.Sorted(maps.Keys(reasons))); diff != "" || len(direct) < 10 {
-		t.Errorf("direct dependencies and their reasons differ:\n%s", diff)
-	}
+	diff := cmp.Diff(slices.Sorted(maps.Keys(direct)), slices.Sorted(maps.Keys(reasons)))
+	failIf(t, diff != "" || len(direct) < 10, "direct dependencies and their reasons differ:\n%s", diff)
 }

@@ -35,9 +35,7 @@ func (p egressProxy) url(password string) credential.Secret {
 // password is nowhere in the log and the shown configuration.
 func TestEgressProxyPassesRequests(t *testing.T) {
 	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Proxy-Authorization") != "" {
-			t.Error("the upstream got Proxy-Authorization")
-		}
+		failIf(t, r.Header.Get("Proxy-Authorization") != "", "the upstream got Proxy-Authorization")
 		_, _ = io.WriteString(w, `{"through":"proxy"}`)
 	}))
 	defer api.Close()
@@ -76,14 +74,10 @@ func TestEgressProxyPassesRequests(t *testing.T) {
 		w := sendTo(g, http.MethodGet, "/user", "", "Prefer: wait=0")
 		seen := strings.Join(p.Take(), ", ")
 		first, _, _ := strings.Cut(seen, ", ") // a refused request may be repeated
-		if w.Code != c.status || first != c.seen {
-			t.Errorf("%s with %q: got %d, %q; want %d, %q: %s", c.upstream, c.password, w.Code, seen, c.status, c.seen, w.Body)
-		}
+		failIf(t, w.Code != c.status || first != c.seen, "%s with %q: got %d, %q; want %d, %q: %s", c.upstream, c.password, w.Code, seen, c.status, c.seen, w.Body)
 		g.observer.Flush()
 		shown := fmt.Sprint(w.Body, w.Header(), g.current.Load().config.Masked()["upstream"], g.recent(), log.String())
-		if c.password != "" && strings.Contains(shown, c.password) {
-			t.Errorf("%s: the password is shown: %s", c.upstream, shown)
-		}
+		failIf(t, c.password != "" && strings.Contains(shown, c.password), "%s: the password is shown: %s", c.upstream, shown)
 	}
 }
 
@@ -106,8 +100,7 @@ func TestDoctorNamesThePartOfTheEgressProxyThatFails(t *testing.T) {
 	} {
 		_, checks := runDoctor(t, t.TempDir(), fmt.Sprintf("upstream: {url: %q, dialect: github, proxy: %q}\n", c.upstream, c.proxy.Reveal()))
 		assertCheck(t, checks, "egress proxy", c.result, c.found)
-		if text := fmt.Sprint(checks); strings.Contains(text, egressPassword) || strings.Contains(text, "wrong-egress") {
-			t.Errorf("the password is shown: %s", text)
-		}
+		text := fmt.Sprint(checks)
+		failIf(t, strings.Contains(text, egressPassword) || strings.Contains(text, "wrong-egress"), "the password is shown: %s", text)
 	}
 }

@@ -27,9 +27,8 @@ func startEndpoint(t *testing.T, e endpoint, plan drainPlan) (stop func()) {
 	go func() { served <- serveAll(ctx, slog.New(slog.DiscardHandler), func() drainPlan { return plan }, e) }()
 	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		err := <-served
+		failIf(t, err != nil, "%v", err)
 	})
 	t.Cleanup(stop)
 	return stop
@@ -49,9 +48,8 @@ func TestTimeoutOfAnEndpointEndsSlowRequests(t *testing.T) {
 		defer func() { _ = c.Close() }()
 		_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{")
 		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
-		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Error("the connection stays open")
-		}
+		_, err := io.Copy(io.Discard, c)
+		failIf(t, errors.Is(err, os.ErrDeadlineExceeded), "the connection stays open")
 	})
 }
 
@@ -73,9 +71,7 @@ func TestAdminListenerBoundsConnections(t *testing.T) {
 			closed++
 		}
 	}
-	if closed < 10 {
-		t.Errorf("%d of %d connections were closed", closed, tried)
-	}
+	failIf(t, closed < 10, "%d of %d connections were closed", closed, tried)
 }
 
 // TestHTTP2ClientMayUse100Streams checks that a client of Go, which assumes 100 streams before it knows the number, gets
@@ -111,9 +107,8 @@ func TestHTTP2ClientMayUse100Streams(t *testing.T) {
 		}
 	}
 	group.Wait()
-	if n := waiting.Load(); n != streams {
-		t.Errorf("%d requests, want %d", n, streams)
-	}
+	n := waiting.Load()
+	failIf(t, n != streams, "%d requests, want %d", n, streams)
 }
 
 // TestDrainWaitsForTunnels checks that a connection that a handler has taken over gets the time of the drain, and then

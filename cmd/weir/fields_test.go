@@ -54,9 +54,7 @@ func TestFieldsAreTreatedAlikeOnAllRoutes(t *testing.T) {
 			fields = append(fields, name+": "+fieldValue(name, 7))
 		}
 	}
-	if len(fields) < 60 {
-		t.Errorf("the table has %d fields", len(fields))
-	}
+	failIf(t, len(fields) < 60, "the table has %d fields", len(fields))
 	direct := slices.Concat(fields, []string{"Authorization: Bearer weir_key", "Weir-Debug: 1"})
 	for _, c := range []struct {
 		name string
@@ -90,9 +88,7 @@ func TestFieldsAreTreatedAlikeOnAllRoutes(t *testing.T) {
 				if name == "Keep-Alive" || name == "Connection" { // those of the connection to the upstream
 					got = seen.Get(name) == "7"
 				}
-				if got != want {
-					t.Errorf("%s: %s reached the upstream: %t, want %t", c.name, name, got, want)
-				}
+				failIf(t, got != want, "%s: %s reached the upstream: %t, want %t", c.name, name, got, want)
 			}
 		}
 	}
@@ -118,16 +114,12 @@ func TestFieldsOfTheKeySeparateResponses(t *testing.T) {
 				}
 				send(fieldValue(name, 1))
 				_, second := send(fieldValue(name, 2))
-				if hit, want := strings.HasPrefix(second, "weir; hit"), row.treatment == "passed" || row.treatment == "withheld"; hit != want {
-					t.Errorf("%s with another %s: got %s", path, name, second)
-				}
+				hit, want := strings.HasPrefix(second, "weir; hit"), row.treatment == "passed" || row.treatment == "withheld"
+				failIf(t, hit != want, "%s with another %s: got %s", path, name, second)
 				visible := row.treatment == "refused" || slices.Contains([]string{"Cookie", "X-Forwarded-For", "X-Real-Ip", "Traceparent", "X-HTTP-Method-Override"}, name)
-				if visible && !strings.Contains(second, "withheld=") {
-					t.Errorf("%s: got %s", name, second)
-				}
-				if code, _ := send(key); (code == http.StatusBadRequest) != (row.treatment == "refused" || row.treatment == "key") && row.treatment != "passed" {
-					t.Errorf("%s with a key: got %d", name, code)
-				}
+				failIf(t, visible && !strings.Contains(second, "withheld="), "%s: got %s", name, second)
+				code, _ := send(key)
+				failIf(t, (code == http.StatusBadRequest) != (row.treatment == "refused" || row.treatment == "key") && row.treatment != "passed", "%s with a key: got %d", name, code)
 			}
 		}
 	}

@@ -180,24 +180,17 @@ func TestAgentsLeaveTheOthersTheirGuarantees(t *testing.T) {
 		t.Logf("%v: %d requests, quota %d (%.1f %%), %v", time.Since(began), f.asked, f.quota, float64(100*f.quota)/float64(f.asked), f.statuses)
 		for _, kind := range []string{"person", "agent"} {
 			for key, n := range f.statuses {
-				if strings.HasPrefix(key, kind+" ") && key != kind+" 200" {
-					t.Errorf("%d of %s", n, key)
-				}
+				failIf(t, strings.HasPrefix(key, kind+" ") && key != kind+" 200", "%d of %s", n, key)
 			}
 		}
 		for _, c := range []struct {
 			window time.Duration
 			limit  int
 		}{{time.Minute, fleetPerMinute}, {time.Hour, fleetPerHour}} {
-			if n := f.most(c.window); n > c.limit || n < c.limit*9/10 {
-				t.Errorf("%d writes in %v, want at most %d and almost as many", n, c.window, c.limit)
-			}
+			n := f.most(c.window)
+			failIf(t, n > c.limit || n < c.limit*9/10, "%d writes in %v, want at most %d and almost as many", n, c.window, c.limit)
 		}
-		if f.foreign != 0 || f.statuses["foreign 200"] != 0 {
-			t.Errorf("%d requests for the foreign repository reached the API", f.foreign)
-		}
-		if 100*f.quota > 15*f.asked {
-			t.Errorf("quota %d of %d requests, want at most 15 %%", f.quota, f.asked)
-		}
+		failIf(t, f.foreign != 0 || f.statuses["foreign 200"] != 0, "%d requests for the foreign repository reached the API", f.foreign)
+		failIf(t, 100*f.quota > 15*f.asked, "quota %d of %d requests, want at most 15 %%", f.quota, f.asked)
 	})
 }

@@ -57,9 +57,7 @@ func (a *attackedGateway) wantReceived(want ...string) {
 	synctest.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !slices.Equal(a.seen, want) {
-		a.Errorf("upstream received %q, want %q", a.seen, want)
-	}
+	failIf(a, !slices.Equal(a.seen, want), "upstream received %q, want %q", a.seen, want)
 	a.seen = nil
 }
 
@@ -71,9 +69,7 @@ func (a *attackedGateway) send(request string) string {
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	go func() { _, _ = io.WriteString(conn, request) }()
 	text, err := io.ReadAll(conn)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		a.Errorf("the gateway did not close the connection after %q", text)
-	}
+	failIf(a, errors.Is(err, os.ErrDeadlineExceeded), "the gateway did not close the connection after %q", text)
 	return string(text)
 }
 
@@ -82,9 +78,7 @@ func (a *attackedGateway) wantRefused(name, request string, statuses ...string) 
 	a.Helper()
 	answer := a.send(request)
 	refused := slices.ContainsFunc(statuses, func(status string) bool { return strings.HasPrefix(answer, "HTTP/1.1 "+status+" ") })
-	if !refused || strings.Count(answer, "HTTP/1.1 ") != 1 {
-		a.Errorf("%s: got %.200q", name, answer)
-	}
+	failIf(a, !refused || strings.Count(answer, "HTTP/1.1 ") != 1, "%s: got %.200q", name, answer)
 }
 
 // responses parses a stream of responses to the given methods, and returns their statuses and bodies.
@@ -98,15 +92,12 @@ func (a *attackedGateway) responses(stream string, methods ...string) (all []str
 		}
 		resp, err := http.ReadResponse(r, &http.Request{Method: method})
 		if err != nil {
-			if rest, _ := io.ReadAll(r); !errors.Is(err, io.ErrUnexpectedEOF) || len(rest) > 0 {
-				a.Errorf("invalid data after %q: %v, %q", all, err, rest)
-			}
+			rest, _ := io.ReadAll(r)
+			failIf(a, !errors.Is(err, io.ErrUnexpectedEOF) || len(rest) > 0, "invalid data after %q: %v, %q", all, err, rest)
 			return all
 		}
 		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			a.Errorf("body: %v", err)
-		}
+		failIf(a, err != nil, "body: %v", err)
 		all = append(all, fmt.Sprint(resp.StatusCode, " ", string(body)))
 	}
 }
@@ -167,21 +158,17 @@ func TestChunkedRequestIsForwardedWithOneFraming(t *testing.T) {
 			"in capitals":               "Content-Length: 4\r\nTRANSFER-ENCODING: CHUNKED",
 		} {
 			answer := a.responses(a.send("POST /a HTTP/1.1\r\nHost: g\r\n"+fields+"\r\n\r\n0\r\n\r\n"+hidden), http.MethodPost)
-			if want := `200 POST /a ""`; len(answer) != 1 || answer[0] != want {
-				t.Errorf("%s: got %q, want only %q", name, answer, want)
-			}
+			want := `200 POST /a ""`
+			failIf(t, len(answer) != 1 || answer[0] != want, "%s: got %q, want only %q", name, answer, want)
 			a.wantReceived(`POST /a ""`)
 		}
 		// Equal lengths are one (RFC 9110 section 8.6).
 		stream := a.send("POST /a HTTP/1.1\r\nHost: g\r\nContent-Length: 4\r\nContent-Length: 4\r\n\r\nbody" + last("/hidden"))
-		if got := fmt.Sprint(a.responses(stream, http.MethodPost)); got != `[200 POST /a "body" 200 GET /hidden ""]` {
-			t.Errorf("equal lengths: got %s", got)
-		}
+		got := fmt.Sprint(a.responses(stream, http.MethodPost))
+		failIf(t, got != `[200 POST /a "body" 200 GET /hidden ""]`, "equal lengths: got %s", got)
 		a.wantReceived(`POST /a "body"`, `GET /hidden ""`)
 		answer := a.send("POST /a HTTP/1.0\r\nHost: g\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n0\r\n\r\n" + hidden)
-		if strings.Count(answer, "HTTP/1.") != 1 || strings.Contains(fmt.Sprint(a.seen), "/hidden") {
-			t.Errorf("chunks in HTTP/1.0: got %.200q; upstream received %q", answer, a.seen)
-		}
+		failIf(t, strings.Count(answer, "HTTP/1.") != 1 || strings.Contains(fmt.Sprint(a.seen), "/hidden"), "chunks in HTTP/1.0: got %.200q; upstream received %q", answer, a.seen)
 	})
 }
 
@@ -220,14 +207,11 @@ func TestBodyOfCachedRequestIsNotParsed(t *testing.T) {
 		} {
 			stream := a.send("GET " + page + " HTTP/1.1\r\nHost: g\r\n" + body + strings.Replace(last(page), "GET", "HEAD", 1))
 			hits := a.responses(stream, http.MethodGet, http.MethodHead)
-			if len(hits) == 0 || hits[0] != `200 GET /gitignore/templates ""` || len(hits) > 2 || len(hits) == 2 && hits[1] != "200 " {
-				t.Errorf("%s: first %q, then %q", name, first, hits)
-			}
+			failIf(t, len(hits) == 0 || hits[0] != `200 GET /gitignore/templates ""` || len(hits) > 2 || len(hits) == 2 && hits[1] != "200 ", "%s: first %q, then %q", name, first, hits)
 		}
 		stream := a.send("GET " + page + " HTTP/1.1\r\nHost: g\r\nContent-Length: 1000000\r\n\r\n" + strings.Repeat(hidden, 1000))
-		if got := a.responses(stream); len(got) != 1 || !strings.HasPrefix(got[0], "408 ") {
-			t.Errorf("a body that does not arrive: got %q", got)
-		}
+		got := a.responses(stream)
+		failIf(t, len(got) != 1 || !strings.HasPrefix(got[0], "408 "), "a body that does not arrive: got %q", got)
 		a.wantReceived(`GET /gitignore/templates ""`)
 	})
 }
@@ -236,9 +220,7 @@ func TestUpgradeOpensNoTunnel(t *testing.T) {
 	attack(t, func(a *attackedGateway) {
 		for _, fields := range []string{"Connection: upgrade\r\nUpgrade: websocket", "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__"} {
 			got := a.responses(a.send("GET /up HTTP/1.1\r\nHost: g\r\n" + fields + "\r\n\r\n" + last("/two/%2e%2e/ways")))
-			if len(got) != 2 || got[0] != `200 GET /up ""` || !strings.HasPrefix(got[1], "400 ") {
-				t.Errorf("got %q; the following bytes were not parsed as a request", got)
-			}
+			failIf(t, len(got) != 2 || got[0] != `200 GET /up ""` || !strings.HasPrefix(got[1], "400 "), "got %q; the following bytes were not parsed as a request", got)
 			a.wantReceived(`GET /up ""`)
 		}
 	})
@@ -289,9 +271,8 @@ func TestConnectAndTraceAreNotForwarded(t *testing.T) {
 				a.wantRefused(head, head+"Connection: close\r\n"+body, "405")
 			}
 		}
-		if got := a.responses(a.send(last("/after"))); fmt.Sprint(got) != `[200 GET /after ""]` {
-			t.Errorf("the next request got %q", got)
-		}
+		got := a.responses(a.send(last("/after")))
+		failIf(t, fmt.Sprint(got) != `[200 GET /after ""]`, "the next request got %q", got)
 		a.wantReceived(`GET /before ""`, `GET /after ""`)
 	})
 }
@@ -308,9 +289,7 @@ func TestExpectationIsHandledByGateway(t *testing.T) {
 							a.echo(w, r)
 							return
 						}
-						if r.Header.Get("Expect") != "" {
-							a.Error("the upstream received Expect")
-						}
+						failIf(a, r.Header.Get("Expect") != "", "the upstream received Expect")
 						c := http.NewResponseController(w)
 						noError(a, c.EnableFullDuplex()) // the response begins before the body is read
 						if !on {
@@ -331,9 +310,7 @@ func TestExpectationIsHandledByGateway(t *testing.T) {
 					stream := a.send(fmt.Sprintf("PUT /repos/a/b/subscription HTTP/1.1\r\nHost: g\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n%s%s",
 						len(hidden), hidden, last("/users/x")))
 					got := a.responses(strings.TrimPrefix(stream, "HTTP/1.1 100 Continue\r\n\r\n"), http.MethodPut)
-					if len(got) == 0 || got[0] != status[:3]+" final" || len(got) > 1 && got[1] != `200 GET /users/x ""` || len(got) > 2 {
-						t.Errorf("got %q", got)
-					}
+					failIf(t, len(got) == 0 || got[0] != status[:3]+" final" || len(got) > 1 && got[1] != `200 GET /users/x ""` || len(got) > 2, "got %q", got)
 					for i := range 5 {
 						path := fmt.Sprint("/users/", i)
 						if got := a.responses(a.send(last(path))); fmt.Sprint(got) != "[200 GET "+path+` ""]` {
@@ -377,9 +354,7 @@ func TestTargetNeverSelectsHost(t *testing.T) {
 			"empty Host":                     {"GET /user HTTP/1.1\r\nHost:", `200 GET /user ""`},
 		} {
 			got := a.responses(a.send(c.head + "\r\nConnection: close\r\n\r\n"))
-			if len(got) != 1 || got[0] != c.want && (c.want != "400" || !strings.HasPrefix(got[0], "400 ")) {
-				t.Errorf("%s: got %q, want %q", name, got, c.want)
-			}
+			failIf(t, len(got) != 1 || got[0] != c.want && (c.want != "400" || !strings.HasPrefix(got[0], "400 ")), "%s: got %q, want %q", name, got, c.want)
 		}
 	})
 }
@@ -411,12 +386,9 @@ func TestHeaderOfUpstreamIsBounded(t *testing.T) {
 				}
 				stream := a.send(last("/gitignore/templates"))
 				final := stream[strings.LastIndex(stream, "HTTP/1.1 "):]
-				if got := a.responses(final); len(got) != 1 || !strings.HasPrefix(got[0], "502 ") {
-					t.Errorf("got %.300q", got)
-				}
-				if sent.Load() >= most {
-					t.Errorf("the gateway read %d bytes of header", sent.Load())
-				}
+				got := a.responses(final)
+				failIf(t, len(got) != 1 || !strings.HasPrefix(got[0], "502 "), "got %.300q", got)
+				failIf(t, sent.Load() >= most, "the gateway read %d bytes of header", sent.Load())
 			})
 		})
 	}

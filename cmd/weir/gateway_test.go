@@ -52,9 +52,8 @@ func TestReloadTurnsLimitsOffAndOn(t *testing.T) {
 			reloadChanged(t, g, func(c *config.Config) { c.Upstream.Limits = config.Switch(step.limits) })
 			wantStatuses(t, g, "/repos/acme/widgets", step.statuses...)
 			list := must(g.accounts(t.Context(), 10))(t)
-			if state := g.state().(gatewayState); state.Limits != step.state || len(list) != step.accounts {
-				t.Errorf("got limits %s and %d accounts, want %s and %d", state.Limits, len(list), step.state, step.accounts)
-			}
+			state := g.state().(gatewayState)
+			failIf(t, state.Limits != step.state || len(list) != step.accounts, "got limits %s and %d accounts, want %s and %d", state.Limits, len(list), step.state, step.accounts)
 		}
 	})
 }
@@ -72,30 +71,25 @@ func TestRevertedChangeNeedsNoRestart(t *testing.T) {
 		noError(t, reloadWith(g, c))
 		want := *cfg
 		want.Limits.Wait = c.Limits.Wait // other changes need a restart
-		if diff := gocmp.Diff(&want, g.current.Load().config); diff != "" {
-			t.Error(diff)
-		}
+		diff := gocmp.Diff(&want, g.current.Load().config)
+		failIf(t, diff != "", "%v", diff)
 	}
-	if n := strings.Count(log.String(), "takes effect at the next start"); n != 2*9 {
-		t.Errorf("%d warnings, want nine keys twice:\n%s", n, log.String())
-	}
+	n := strings.Count(log.String(), "takes effect at the next start")
+	failIf(t, n != 2*9, "%d warnings, want nine keys twice:\n%s", n, log.String())
 }
 
 func TestReloadAppliesPrometheus(t *testing.T) {
 	g := open(t, configure(nowhere))
 	prometheus := serveAPI(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer t0ken" {
-			t.Errorf("authorization %q", r.Header.Get("Authorization"))
-		}
+		failIf(t, r.Header.Get("Authorization") != "Bearer t0ken", "authorization %q", r.Header.Get("Authorization"))
 		_, _ = io.WriteString(w, `{"status": "success", "data": {"resultType": "matrix", "result": []}}`)
 	})
 	pages := g.admin(g.started.Admin)
 	for _, changed := range []config.Prometheus{{}, {URL: prometheus, Token: "t0ken"}, {}} {
 		reloadChanged(t, g, func(c *config.Config) { c.Admin.Prometheus = changed })
 		want := cmp.Or(map[string]int{prometheus: 200}[changed.URL], 404)
-		if w := sendTo(pages, http.MethodGet, "/api/v1/trends?range=7d", ""); w.Code != want {
-			t.Errorf("with %q: got %d %s, want %d", changed.URL, w.Code, w.Body, want)
-		}
+		w := sendTo(pages, http.MethodGet, "/api/v1/trends?range=7d", "")
+		failIf(t, w.Code != want, "with %q: got %d %s, want %d", changed.URL, w.Code, w.Body, want)
 	}
 }
 
@@ -111,9 +105,7 @@ func TestDrainClosesHTTP2Connections(t *testing.T) {
 		req := must(http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, server.URL+"/_weir/none", nil))(t)
 		resp := must(server.Client().Do(req))(t)
 		_ = resp.Body.Close()
-		if resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNotFound {
-			t.Errorf("got %s %s", resp.Proto, resp.Status)
-		}
+		failIf(t, resp.ProtoMajor != 2 || resp.StatusCode != http.StatusNotFound, "got %s %s", resp.Proto, resp.Status)
 	}
 	send()
 	if send(); !reused.Load() {
@@ -164,9 +156,8 @@ func TestConcurrentReloadsApplyTheLastConfiguration(t *testing.T) {
 	close(proceed)
 	noError(t, <-first)
 	noError(t, <-second)
-	if got := g.current.Load().config.Limits.Wait; got != newer.Limits.Wait {
-		t.Errorf("the configuration in force has limits.wait %v, want %v", got, newer.Limits.Wait)
-	}
+	got := g.current.Load().config.Limits.Wait
+	failIf(t, got != newer.Limits.Wait, "the configuration in force has limits.wait %v, want %v", got, newer.Limits.Wait)
 }
 
 // TestClientAboveTwiceTheRateIsDisconnected checks that a client first gets 429, and then loses its connection.
@@ -188,18 +179,14 @@ func TestClientAboveTwiceTheRateIsDisconnected(t *testing.T) {
 				}
 				_, _ = io.Copy(io.Discard, resp.Body) // keeps the connection
 				_ = resp.Body.Close()
-				if resp.Proto != protocol {
-					t.Fatalf("got %s", resp.Proto)
-				}
+				stopIf(t, resp.Proto != protocol, "got %s", resp.Proto)
 				outcomes[resp.StatusCode]++
 			}
 			seconds := 1 + int(time.Since(began).Seconds())
-			if allowed, refused := outcomes[404], outcomes[429]; allowed < 50 || allowed > 50+20*seconds || refused < 40 || outcomes[0] < 100 {
-				t.Errorf("outcomes %v in %d seconds; want at least 50 times 404, 40 times 429, and 100 disconnects", outcomes, seconds)
-			}
-			if n := strings.Count(log.String(), "client disconnected"); n < 1 || n > 1+seconds {
-				t.Errorf("%d log lines about disconnects in %d seconds, want one per second:\n%s", n, seconds, log.String())
-			}
+			allowed, refused := outcomes[404], outcomes[429]
+			failIf(t, allowed < 50 || allowed > 50+20*seconds || refused < 40 || outcomes[0] < 100, "outcomes %v in %d seconds; want at least 50 times 404, 40 times 429, and 100 disconnects", outcomes, seconds)
+			n := strings.Count(log.String(), "client disconnected")
+			failIf(t, n < 1 || n > 1+seconds, "%d log lines about disconnects in %d seconds, want one per second:\n%s", n, seconds, log.String())
 		})
 	}
 }
@@ -211,8 +198,7 @@ func TestConnectionOfTrustedProxyIsKept(t *testing.T) {
 	for i := range 100 {
 		client := map[bool]string{true: "198.51.100.0", false: "198.51.100.1"}[i < 50]
 		w := sendTo(g, http.MethodGet, "/_weir/none", "", "X-Forwarded-For: "+client) // panics if it would disconnect
-		if want := []int{404, 429}[min(1, i%50/5)]; w.Code != want {
-			t.Errorf("request %d: got %d, want %d", i, w.Code, want)
-		}
+		want := []int{404, 429}[min(1, i%50/5)]
+		failIf(t, w.Code != want, "request %d: got %d, want %d", i, w.Code, want)
 	}
 }

@@ -83,9 +83,8 @@ func (w *hostsWorld) send(method, host, target, authorization string) *http.Resp
 // wantStatus checks the status of a request.
 func (w *hostsWorld) wantStatus(want int, method, host, target, authorization string) {
 	w.Helper()
-	if resp := w.send(method, host, target, authorization); resp.StatusCode != want {
-		w.Errorf("%s %s%s with %q: got %d, want %d", method, host, target, authorization, resp.StatusCode, want)
-	}
+	resp := w.send(method, host, target, authorization)
+	failIf(w, resp.StatusCode != want, "%s %s%s with %q: got %d, want %d", method, host, target, authorization, resp.StatusCode, want)
 }
 
 // want checks the requests that a host has received since the last call.
@@ -112,9 +111,8 @@ func TestHostIsChosenByNameOrPath(t *testing.T) {
 	} {
 		resp := w.send(c.method, c.name, c.target, "Bearer weir_key")
 		w.want(c.host, c.want)
-		if got := resp.Header.Get("Location"); c.location != "" && got != c.location {
-			t.Errorf("%s%s: Location: got %s, want %s", c.name, c.target, got, c.location)
-		}
+		got := resp.Header.Get("Location")
+		failIf(t, c.location != "" && got != c.location, "%s%s: Location: got %s, want %s", c.name, c.target, got, c.location)
 	}
 	for _, own := range []string{"/_weir/x", "/api/uploads/_weir/x", "/storage/_weir/x"} {
 		w.wantStatus(http.StatusNotFound, "GET", "weir.internal", own, "Bearer weir_key")
@@ -215,18 +213,15 @@ func (p *forwardProxy) tunnel(host string) net.Conn {
 	c := dial(p, p.address)
 	_, _ = fmt.Fprintf(c, "CONNECT %s:443 HTTP/1.1\r\nHost: %s\r\nProxy-Authorization: Bearer weir_key\r\n\r\n", host, host)
 	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
-	if err != nil || resp.StatusCode != http.StatusOK {
-		p.Fatalf("CONNECT %s: %v, %v", host, resp, err)
-	}
+	stopIf(p, err != nil || resp.StatusCode != http.StatusOK, "CONNECT %s: %v, %v", host, resp, err)
 	return c
 }
 
 // wantTunnelled checks the status and the protocol of a request for a file of storage.test.
 func (p *forwardProxy) wantTunnelled(client *http.Client, status, protocol int, fields ...string) {
 	p.Helper()
-	if resp, _ := getWith(p, client, "https://storage.test/a", fields...); resp.StatusCode != status || resp.ProtoMajor != protocol {
-		p.Errorf("storage.test with %q: got %s over %s, want %d over HTTP/%d", fields, resp.Status, resp.Proto, status, protocol)
-	}
+	resp, _ := getWith(p, client, "https://storage.test/a", fields...)
+	failIf(p, resp.StatusCode != status || resp.ProtoMajor != protocol, "storage.test with %q: got %s over %s, want %d over HTTP/%d", fields, resp.Status, resp.Proto, status, protocol)
 }
 
 // TestTunnelReplacesTheCredential checks that the key of the proxy identifies the client, and that neither the key nor
@@ -270,19 +265,16 @@ func TestRegistrationOfARunnerPasses(t *testing.T) {
 // name another host.
 func TestTunnelIsOnlyForItsTarget(t *testing.T) {
 	p := startForwardProxy(t)
-	if err := tls.Client(p.tunnel("storage.test"), &tls.Config{RootCAs: p.roots, ServerName: "raw.test"}).Handshake(); err == nil {
-		t.Error("the handshake for another name succeeded")
-	}
+	err := tls.Client(p.tunnel("storage.test"), &tls.Config{RootCAs: p.roots, ServerName: "raw.test"}).Handshake()
+	failIf(t, err == nil, "the handshake for another name succeeded")
 	anonymous := tls.Client(p.tunnel("storage.test"), &tls.Config{InsecureSkipVerify: true}) // sends no name
 	noError(t, anonymous.Handshake())
-	if names := anonymous.ConnectionState().PeerCertificates[0].DNSNames; len(names) != 1 || names[0] != "storage.test" {
-		t.Errorf("got a certificate for %v", names)
-	}
+	names := anonymous.ConnectionState().PeerCertificates[0].DNSNames
+	failIf(t, len(names) != 1 || names[0] != "storage.test", "got a certificate for %v", names)
 	plain := p.tunnel("storage.test")
 	_, _ = io.WriteString(plain, "GET / HTTP/1.1\r\nHost: storage.test\r\n\r\n")
-	if text, _ := io.ReadAll(plain); len(text) > 0 && text[0] != 21 && string(text[:12]) != "HTTP/1.0 400" {
-		t.Errorf("plain HTTP in the tunnel: got %q", text)
-	}
+	text, _ := io.ReadAll(plain)
+	failIf(t, len(text) > 0 && text[0] != 21 && string(text[:12]) != "HTTP/1.0 400", "plain HTTP in the tunnel: got %q", text)
 	for _, version := range []int{1, 2} {
 		client := p.client("weir_key")
 		protocols := new(http.Protocols)
@@ -361,12 +353,9 @@ func TestURLsInBodiesLeadToTheGateway(t *testing.T) {
 			t.Errorf("%s%s: got %s with %s\nwant %s with %s", c.host, c.target, w.Body, w.Header().Get("Etag"), c.want, c.etag)
 		}
 	}
-	if requests != 2 {
-		t.Errorf("%d requests upstream, want one for the API and one for the file", requests)
-	}
-	if w := sendTo(g, http.MethodGet, "/gitignore/templates", "", "Host: weir.internal", `If-None-Match: W/"1"`); w.Code != http.StatusNotModified {
-		t.Errorf("the rewritten ETag: got %d", w.Code)
-	}
+	failIf(t, requests != 2, "%d requests upstream, want one for the API and one for the file", requests)
+	w := sendTo(g, http.MethodGet, "/gitignore/templates", "", "Host: weir.internal", `If-None-Match: W/"1"`)
+	failIf(t, w.Code != http.StatusNotModified, "the rewritten ETag: got %d", w.Code)
 }
 
 // TestURLsLeadToTheNameOfTheTrustedProxy checks the fields and bodies for clients of a proxy with a path prefix, from one
@@ -404,9 +393,7 @@ func TestURLsLeadToTheNameOfTheTrustedProxy(t *testing.T) {
 			h := w.Header()
 			got := []string{h.Get("Location"), h.Get("Content-Location"), h.Get("Link"), w.Body.String()}
 			want := []string{path + "/gitignore/templates/C", base + "/gitignore/templates", "<" + base + `/gitignore/templates?page=2>; rel="next"`, `{"url":"` + base + `/user"}`}
-			if !slices.Equal(got, want) {
-				t.Errorf("trusted %v, %s:\ngot  %q\nwant %q", trusted, c.fields, got, want)
-			}
+			failIf(t, !slices.Equal(got, want), "trusted %v, %s:\ngot  %q\nwant %q", trusted, c.fields, got, want)
 		}
 	}
 }
@@ -445,21 +432,17 @@ func TestAliasesOfTheUpstreamLeadToTheGateway(t *testing.T) {
 		"internal.test": `{"url":"https://internal.test/user","b_url":"http://internal.test/api/v3/user","c_url":"https://cdn.test/v1/user","d_url":"https://other.test/user"} https://internal.test/user`,
 	} {
 		w := sendTo(g, http.MethodGet, "/user", "", "Host: "+host)
-		if got := w.Body.String() + " " + w.Header().Get("Location"); got != want {
-			t.Errorf("%s: got %s\nwant %s", host, got, want)
-		}
+		got := w.Body.String() + " " + w.Header().Get("Location")
+		failIf(t, got != want, "%s: got %s\nwant %s", host, got, want)
 	}
-	if got := g.current.Load().config.HostNames(); !slices.Equal(got, []string{"internal.test", "cdn.test"}) {
-		t.Errorf("names for the forward proxy: got %q", got)
-	}
+	got := g.current.Load().config.HostNames()
+	failIf(t, !slices.Equal(got, []string{"internal.test", "cdn.test"}), "names for the forward proxy: got %q", got)
 }
 
 // TestGitIsRefusedWithAnExplanation checks what a user of git reads, and that the API receives no request of git.
 func TestGitIsRefusedWithAnExplanation(t *testing.T) {
 	up := serveAPI(t, func(_ http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/repos/acme/widgets/contents/info/refs" {
-			t.Errorf("the API received %s %s", r.Method, r.URL)
-		}
+		failIf(t, r.URL.Path != "/repos/acme/widgets/contents/info/refs", "the API received %s %s", r.Method, r.URL)
 	})
 	g := open(t, configure(up, trusting, func(c *config.Config) { c.Upstream.Dialect = "github" }))
 	for _, c := range []struct {
@@ -472,9 +455,8 @@ func TestGitIsRefusedWithAnExplanation(t *testing.T) {
 		{"GET", "/acme/widgets.git/info/refs?service=git-receive-pack", http.StatusMisdirectedRequest},
 		{"GET", "/repos/acme/widgets/contents/info/refs", http.StatusOK},
 	} {
-		if w := sendTo(g, c.method, c.target, ""); w.Code != c.want {
-			t.Errorf("%s %s: got %d, want %d", c.method, c.target, w.Code, c.want)
-		}
+		w := sendTo(g, c.method, c.target, "")
+		failIf(t, w.Code != c.want, "%s %s: got %d, want %d", c.method, c.target, w.Code, c.want)
 	}
 	program, err := exec.LookPath("git")
 	if err != nil {
@@ -483,9 +465,8 @@ func TestGitIsRefusedWithAnExplanation(t *testing.T) {
 	git := exec.CommandContext(t.Context(), program, "ls-remote", serveAPI(t, g.ServeHTTP)+"/acme/widgets.git")
 	git.Env = append(git.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "no_proxy=*")
 	text, err := git.CombinedOutput()
-	if want := "remote: Weir serves the API, not git. Use the URL of the git host"; err == nil || !strings.Contains(string(text), want) {
-		t.Errorf("git ls-remote: %v\n%s", err, text)
-	}
+	want := "remote: Weir serves the API, not git. Use the URL of the git host"
+	failIf(t, err == nil || !strings.Contains(string(text), want), "git ls-remote: %v\n%s", err, text)
 }
 
 // TestHalfRequestsAreRefusedAtEveryEntrance sends a short body and closes the sending side, or stops within a chunk.
@@ -515,7 +496,8 @@ func TestHalfRequestsAreRefusedAtEveryEntrance(t *testing.T) {
 			conn := c.connect()
 			_, _ = fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer weir_key\r\n%s", c.target, c.host, body)
 			noError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
-			if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err == nil && resp.StatusCode != http.StatusBadRequest {
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err == nil && resp.StatusCode != http.StatusBadRequest {
 				t.Errorf("%s: got %s after %q", c.name, resp.Status, body)
 			}
 			_ = conn.Close()
@@ -542,18 +524,14 @@ func TestNamesBelowADomainAreServed(t *testing.T) {
 	for host, want := range map[string]int{
 		"b.blob.test": 502, "C.d.blob.test": 502, "a.blob.test": 200, "blob.test": 200, "xblob.test": 200, ".blob.test": 200, "b_.blob.test": 200, "b.blob.test.evil.test": 200,
 	} {
-		if w := sendTo(g, http.MethodGet, "/x", "", "Host: "+host); w.Code != want {
-			t.Errorf("%s: got %d, want %d", host, w.Code, want)
-		}
+		w := sendTo(g, http.MethodGet, "/x", "", "Host: "+host)
+		failIf(t, w.Code != want, "%s: got %d, want %d", host, w.Code, want)
 	}
 	for _, address := range dialed {
-		if name, _, _ := strings.Cut(address, ":"); name != "127.0.0.1" && name != "b.blob.test" && name != "c.d.blob.test" {
-			t.Errorf("the gateway connected to %s", address)
-		}
+		name, _, _ := strings.Cut(address, ":")
+		failIf(t, name != "127.0.0.1" && name != "b.blob.test" && name != "c.d.blob.test", "the gateway connected to %s", address)
 	}
-	if !strings.Contains(fmt.Sprint(dialed), "c.d.blob.test:443") {
-		t.Errorf("the gateway connected to %q", dialed)
-	}
+	failIf(t, !strings.Contains(fmt.Sprint(dialed), "c.d.blob.test:443"), "the gateway connected to %q", dialed)
 	certificate, key, err := authority.Create([]string{"*.blob.test"}, time.Hour, time.Now())
 	noError(t, err)
 	dir := t.TempDir()
@@ -580,8 +558,7 @@ func TestFilesUseHTTP1(t *testing.T) {
 	trust.RootCAs.AddCert(up.Certificate())
 	g.transport.TLSClientConfig, g.files.TLSClientConfig = trust, trust.Clone()
 	for host, want := range map[string]string{"files.test": "HTTP/1.1", "uploads.test": "HTTP/2.0", "api.test": "HTTP/2.0"} {
-		if w := sendTo(g, http.MethodGet, "/x", "", "Host: "+host); w.Body.String() != want {
-			t.Errorf("%s: got %s, want %s", host, w.Body, want)
-		}
+		w := sendTo(g, http.MethodGet, "/x", "", "Host: "+host)
+		failIf(t, w.Body.String() != want, "%s: got %s, want %s", host, w.Body, want)
 	}
 }

@@ -47,9 +47,7 @@ func dialHTTP2(t *testing.T, burst int) *rawHTTP2 {
 			s.mostOpen.Store(n)
 		}
 		defer s.open.Add(-1)
-		if strings.Contains(r.Host, "evil") {
-			t.Errorf("upstream received the host %s", r.Host)
-		}
+		failIf(t, strings.Contains(r.Host, "evil"), "upstream received the host %s", r.Host)
 	}), trusting, inboundRate(min(burst, 1), burst)))
 	s.server = serveTLS(t, s.gateway, true)
 	s.connect()
@@ -87,9 +85,7 @@ func getHeader() string { return "\x82\x87\x84" + literal(0x41, "g") }
 func (s *rawHTTP2) wantOtherClientServed() {
 	s.Helper()
 	resp, err := s.server.Client().Get(s.server.URL + "/gitignore/templates")
-	if err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
-		s.Fatalf("request on another connection: %v, %v", resp, err)
-	}
+	stopIf(s, err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2, "request on another connection: %v, %v", resp, err)
 	_ = resp.Body.Close()
 }
 
@@ -108,12 +104,10 @@ func TestHTTP2ConnectAndTraceAreRefused(t *testing.T) {
 		return all
 	}
 	testservers.Eventually(t, "two requests are recorded", func(context.Context) bool { return len(statuses()) >= 2 })
-	if got := statuses(); len(got) != 2 || got[0] != 405 || got[1] != 405 {
-		t.Errorf("statuses %v, want 405 twice", got)
-	}
-	if n := s.total.Load(); n != 1 {
-		t.Errorf("upstream received %d requests, want 1", n)
-	}
+	got := statuses()
+	failIf(t, len(got) != 2 || got[0] != 405 || got[1] != 405, "statuses %v, want 405 twice", got)
+	n := s.total.Load()
+	failIf(t, n != 1, "upstream received %d requests, want 1", n)
 }
 
 func TestHTTP2AuthorityNeverSelectsUpstream(t *testing.T) {
@@ -172,17 +166,13 @@ func TestHTTP2FloodsAreBounded(t *testing.T) {
 				_ = s.SetWriteDeadline(time.Now().Add(time.Second / 4)) // the gateway has stopped reading
 				err = flood(s, frames)
 			}
-			if err == nil && (name == "continuations" || name == "one large field, over and over") {
-				t.Errorf("the gateway accepted %d frames of one header", frames)
-			}
+			failIf(t, err == nil && (name == "continuations" || name == "one large field, over and over"), "the gateway accepted %d frames of one header", frames)
 			runtime.GC()
 			runtime.ReadMemStats(&after)
-			if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 64<<20 {
-				t.Errorf("the heap grew by %d bytes during %d frames", grown, frames)
-			}
-			if n := s.mostOpen.Load(); n > 100 {
-				t.Errorf("%d concurrent upstream requests, want at most 100", n)
-			}
+			grown := int64(after.HeapAlloc) - int64(before.HeapAlloc)
+			failIf(t, grown > 64<<20, "the heap grew by %d bytes during %d frames", grown, frames)
+			n := s.mostOpen.Load()
+			failIf(t, n > 100, "%d concurrent upstream requests, want at most 100", n)
 			s.wantOtherClientServed()
 		})
 	}
@@ -211,7 +201,5 @@ func TestHTTP2ClientThatDoesNotReadIsDisconnected(t *testing.T) {
 			closed++
 		}
 	}
-	if closed == 0 {
-		t.Error("the gateway kept all connections")
-	}
+	failIf(t, closed == 0, "the gateway kept all connections")
 }

@@ -96,9 +96,7 @@ func TestLogEventsAreDocumented(t *testing.T) {
 			}
 		}
 		for _, event := range listed {
-			if !slices.Contains(events, event) {
-				t.Errorf("%s: no code logs %q with the level %s", file, event, level)
-			}
+			failIf(t, !slices.Contains(events, event), "%s: no code logs %q with the level %s", file, event, level)
 		}
 	}
 }

@@ -78,28 +78,23 @@ func TestLongTokensWorkEverywhere(t *testing.T) {
 				t.Errorf("%s, request %d: %d, %v", c.name, n, w.Code, w.Header())
 			}
 		}
-		if got := seen[len(seen)-1]; len(seen) != i+1 || got != c.want {
-			t.Errorf("%s: %d requests upstream, the last with %q", c.name, len(seen), got)
-		}
+		got := seen[len(seen)-1]
+		failIf(t, len(seen) != i+1 || got != c.want, "%s: %d requests upstream, the last with %q", c.name, len(seen), got)
 		// A token in another place is neither a tag nor text of a log.
 		sendTo(first, http.MethodGet, "/repos/acme/"+own, "", "Authorization: "+c.authorization)
 		seen = seen[:i+1]
 	}
-	if w := sendTo(first, http.MethodGet, "/repos/acme/r0", "", "Authorization: Bearer "+own, "Weir-Tag: "+own[:60]); w.Code != http.StatusBadRequest {
-		t.Errorf("a token as a tag: %d", w.Code)
-	}
+	w := sendTo(first, http.MethodGet, "/repos/acme/r0", "", "Authorization: Bearer "+own, "Weir-Tag: "+own[:60])
+	failIf(t, w.Code != http.StatusBadRequest, "a token as a tag: %d", w.Code)
 	// Deliveries of a tenant name it in a field.
 	body := fmt.Sprintf(`{"repository":{"full_name":"acme/r0"},"token":%q}`, own)
-	if code := deliver(first, "X-GitHub-", "webhook-secret", "push", "1", body, "X-GitHub-Tenant: octo"); code != http.StatusAccepted {
-		t.Errorf("delivery of a tenant: %d", code)
-	}
+	code := deliver(first, "X-GitHub-", "webhook-secret", "push", "1", body, "X-GitHub-Tenant: octo")
+	failIf(t, code != http.StatusAccepted, "delivery of a tenant: %d", code)
 	accounts := must(first.store.Accounts(t.Context(), 100))(t)
 	first.observer.Flush()
 	for _, token := range []string{own, held, minted} {
 		for place, text := range map[string]string{"log": log.String(), "metrics": first.metrics(), "accounts": fmt.Sprint(accounts), "recent requests": fmt.Sprint(first.recent())} {
-			if strings.Contains(text, token[20:60]) || strings.Contains(text, token[460:]) {
-				t.Errorf("%s: a part of a token", place)
-			}
+			failIf(t, strings.Contains(text, token[20:60]) || strings.Contains(text, token[460:]), "%s: a part of a token", place)
 		}
 	}
 }

@@ -118,9 +118,8 @@ func (f *tokenFlood) send(ctx context.Context, token string) (status int) {
 // wantGood checks that the valid token is accepted.
 func (f *tokenFlood) wantGood() {
 	f.Helper()
-	if status := f.send(f.Context(), "good"); status != http.StatusOK {
-		f.Fatalf("valid token: status %d", status)
-	}
+	status := f.send(f.Context(), "good")
+	stopIf(f, status != http.StatusOK, "valid token: status %d", status)
 }
 
 // flood sends made-up tokens by 16 clients. A client leaves after a time.
@@ -131,9 +130,8 @@ func (f *tokenFlood) flood(tokens int, leaves time.Duration, statuses ...int) {
 		clients.Go(func() {
 			for n := last.Add(1); n <= int64(tokens); n = last.Add(1) {
 				ctx, leave := context.WithTimeout(f.Context(), leaves)
-				if status := f.send(ctx, fmt.Sprint("made-up-", n)); !slices.Contains(statuses, status) {
-					f.Errorf("made-up token: status %d", status)
-				}
+				status := f.send(ctx, fmt.Sprint("made-up-", n))
+				failIf(f, !slices.Contains(statuses, status), "made-up token: status %d", status)
 				leave()
 			}
 		})
@@ -145,9 +143,8 @@ func (f *tokenFlood) flood(tokens int, leaves time.Duration, statuses ...int) {
 // wantLittle checks the requests upstream, and the growth of the memory after at most the given time.
 func (f *tokenFlood) wantLittle(sent int64, megabytes int, within time.Duration) {
 	f.Helper()
-	if n := f.sent.Load(); n > sent {
-		f.Errorf("%d requests reached the upstream in %v, want at most %d", n, f.took, sent)
-	}
+	n := f.sent.Load()
+	failIf(f, n > sent, "%d requests reached the upstream in %v, want at most %d", n, f.took, sent)
 	f.wantGood()
 	if hasRaceDetector() { // it needs an unknown part of the memory; make test and make simulations measure without it
 		return
@@ -158,9 +155,7 @@ func (f *tokenFlood) wantLittle(sent int64, megabytes int, within time.Duration)
 		returned = residentMegabytes(f.process)
 	}
 	f.Logf("%v: %d MB before, %d MB after, %d MB then, %d requests upstream", f.took, f.before, after, returned, f.sent.Load())
-	if returned > f.before+megabytes {
-		f.Errorf("%d MB grew to %d MB, and were %d MB within %v", f.before, after, returned, within)
-	}
+	failIf(f, returned > f.before+megabytes, "%d MB grew to %d MB, and were %d MB within %v", f.before, after, returned, within)
 }
 
 // TestMadeUpTokensCostLittle sends WEIR_TOKENS made-up tokens from one address to a process. At most one request in 100

@@ -49,18 +49,15 @@ callers: {pass_through: false}
 	if resp, _ := get(t, "http://"+s.gateway+"/user", "Authorization: Bearer gateway-key"); resp.StatusCode != 200 {
 		t.Errorf("status %d for the key of a client, want 200", resp.StatusCode)
 	}
-	if got := <-received; got != "Bearer upstream-token" {
-		t.Errorf("upstream received %q, want the token of the credential", got)
-	}
+	got := <-received
+	failIf(t, got != "Bearer upstream-token", "upstream received %q, want the token of the credential", got)
 	for _, value := range []string{"Bearer upstream-token", "Bearer other", ""} {
-		if resp, body := get(t, "http://"+s.gateway+"/user", "Authorization: "+value); resp.StatusCode != 401 {
-			t.Errorf("status %d for %q, want 401: %s", resp.StatusCode, value, body)
-		}
+		resp, body := get(t, "http://"+s.gateway+"/user", "Authorization: "+value)
+		failIf(t, resp.StatusCode != 401, "status %d for %q, want 401: %s", resp.StatusCode, value, body)
 	}
 	for _, page := range []string{"config", "accounts", "requests"} {
-		if _, body := get(t, "http://"+s.admin+"/api/v1/"+page); strings.Contains(body, "upstream-token") || strings.Contains(body, "gateway-key") {
-			t.Errorf("%s contains a secret: %s", page, body)
-		}
+		_, body := get(t, "http://"+s.admin+"/api/v1/"+page)
+		failIf(t, strings.Contains(body, "upstream-token") || strings.Contains(body, "gateway-key"), "%s contains a secret: %s", page, body)
 	}
 }
 
@@ -74,9 +71,8 @@ func TestServeReloadsChangedFile(t *testing.T) {
 	s := serve(t, first)
 	wantUpstream := func(want string) {
 		t.Helper()
-		if _, got := get(t, "http://"+s.gateway+"/user"); got != want {
-			t.Errorf("response %q, want %q", got, want)
-		}
+		_, got := get(t, "http://"+s.gateway+"/user")
+		failIf(t, got != want, "response %q, want %q", got, want)
 	}
 	wantUpstream("first")
 	s.write(t, second)
@@ -93,13 +89,11 @@ func TestServeReloadsChangedFile(t *testing.T) {
 	}
 	s.find(`msg=audit operator=loopback address=127.0.0.1:\d+ action=reload target=configuration outcome="failed: `)
 	wantUpstream("second")
-	if _, body := get(t, "http://"+s.admin+"/api/v1/audit"); strings.Count(body, `"action": "reload"`) != 4 {
-		t.Errorf("want four reloads in the audit trail, got %s", body)
-	}
+	_, body := get(t, "http://"+s.admin+"/api/v1/audit")
+	failIf(t, strings.Count(body, `"action": "reload"`) != 4, "want four reloads in the audit trail, got %s", body)
 	s.write(t, first)
-	if status := s.reload(); status != 200 {
-		t.Errorf("reload of a valid file: %d", status)
-	}
+	status := s.reload()
+	failIf(t, status != 200, "reload of a valid file: %d", status)
 	wantUpstream("first")
 }
 
@@ -122,16 +116,13 @@ func TestServeFinishesOpenRequests(t *testing.T) {
 		return err != nil
 	})
 	close(release)
-	if got := <-response; got != "body" {
-		t.Errorf("open request got %q, want the response of the upstream", got)
-	}
+	got := <-response
+	failIf(t, got != "body", "open request got %q, want the response of the upstream", got)
 }
 
 func TestServeReportsUnreachableUpstream(t *testing.T) {
 	w := sendTo(open(t, configure(nowhere)), http.MethodGet, "/user", "")
-	if w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), `"message":"Bad Gateway: `) {
-		t.Errorf("got %d %s, want 502", w.Code, w.Body)
-	}
+	failIf(t, w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), `"message":"Bad Gateway: `), "got %d %s, want 502", w.Code, w.Body)
 }
 
 func TestServiceUsesConfiguredLimits(t *testing.T) {
@@ -139,9 +130,8 @@ func TestServiceUsesConfiguredLimits(t *testing.T) {
 	write(t, path, "limits: {primary: {unauthenticated: 2}}\n")
 	service := "http://" + start(t, "service", "--listen", "127.0.0.1:0", "--config", path).find(`address=(\S+)`)
 	for i, want := range []int{200, 200, 403} {
-		if resp, body := get(t, service+"/gitignore/templates"); resp.StatusCode != want {
-			t.Errorf("request %d: %d %s, want %d", i+1, resp.StatusCode, body, want)
-		}
+		resp, body := get(t, service+"/gitignore/templates")
+		failIf(t, resp.StatusCode != want, "request %d: %d %s, want %d", i+1, resp.StatusCode, body, want)
 	}
 }
 

@@ -63,9 +63,7 @@ func TestMistakesNameKeyValueAndRemedy(t *testing.T) {
 			write(t, file, c.text+"\n")
 			code, out := runWeir("serve", "--config", file)
 			for _, part := range []string{c.key + ": ", c.value, c.remedy} {
-				if code != exitFailure || !strings.Contains(out, part) {
-					t.Errorf("exit %d, %q lacks %q", code, out, part)
-				}
+				failIf(t, code != exitFailure || !strings.Contains(out, part), "exit %d, %q lacks %q", code, out, part)
 			}
 		})
 	}
@@ -101,15 +99,13 @@ func TestCertificatesThatEndAreNamed(t *testing.T) {
 		100 * 24 * time.Hour: `^[^\n]*valid\n$`,
 	} {
 		end(life)
-		if code, out := runWeir("check", file); code != exitOK || !regexp.MustCompile(want).MatchString(out) {
-			t.Errorf("%s: exit %d: %s", life, code, out)
-		}
+		code, out := runWeir("check", file)
+		failIf(t, code != exitOK || !regexp.MustCompile(want).MatchString(out), "%s: exit %d: %s", life, code, out)
 	}
 	s := serve(t, text)
 	end(-time.Hour)
-	if status := s.reload(); status != http.StatusOK {
-		t.Fatal(status)
-	}
+	status := s.reload()
+	stopIf(t, status != http.StatusOK, "%v", status)
 	s.find(`level=WARN msg="configuration has a problem" key=tls.certificates\[0\] problem="the certificate .* expired on .*" remedy="replace`)
 }
 
@@ -125,14 +121,12 @@ func TestDialectOfTheAPIIsInferredAndChecked(t *testing.T) {
 	} {
 		file := filepath.Join(dir, "weir.yaml")
 		write(t, file, "upstream: "+text+"\n")
-		if code, out := runWeir("check", file); code != exitOK || !strings.Contains(out, want) {
-			t.Errorf("%s: exit %d: %s", text, code, out)
-		}
+		code, out := runWeir("check", file)
+		failIf(t, code != exitOK || !strings.Contains(out, want), "%s: exit %d: %s", text, code, out)
 	}
 	write(t, filepath.Join(dir, "weir.yaml"), "upstream: {url: \"https://api.github.com\", dialect: service}\n")
-	if _, out := runWeir("audit", filepath.Join(dir, "weir.yaml")); !strings.Contains(out, "upstream.dialect: ") {
-		t.Error(out)
-	}
+	_, out := runWeir("audit", filepath.Join(dir, "weir.yaml"))
+	failIf(t, !strings.Contains(out, "upstream.dialect: "), "%v", out)
 	up := newServiceServer(t, "github")
 	s := serve(t, fmt.Sprintf("upstream: {url: %q}\n", up))
 	get(t, "http://"+s.gateway+"/gitignore/templates")

@@ -104,10 +104,8 @@ func (a *mintingAPI) quiet(mints, refused int) {
 	for text, n := range a.fails {
 		a.Errorf("%d times %s", n, text)
 	}
-	if len(a.minted) != mints || len(a.refused) > refused || a.most > 1 {
-		a.Errorf("%d tokens minted, want %d; %d refusals, want at most %d; %d at a time, want 1",
-			len(a.minted), mints, len(a.refused), refused, a.most)
-	}
+	failIf(a, len(a.minted) != mints || len(a.refused) > refused || a.most > 1, "%d tokens minted, want %d; %d refusals, want at most %d; %d at a time, want 1",
+		len(a.minted), mints, len(a.refused), refused, a.most)
 }
 
 // earlyStatuses are the statuses of a response to a token that the API does not know yet.
@@ -130,9 +128,7 @@ func TestClientsWaitForATokenThatTheUpstreamDoesNotKnowYet(t *testing.T) {
 						a.sendMany(20, method, path, 0)
 						a.wantQuarantined()
 						a.quiet(1, 8)
-						if method == http.MethodPost && a.wrote != 20 {
-							t.Errorf("%d writes reached the API, want 20", a.wrote)
-						}
+						failIf(t, method == http.MethodPost && a.wrote != 20, "%d writes reached the API, want 20", a.wrote)
 					})
 				})
 			}
@@ -152,9 +148,8 @@ func TestNewTokenOfAPoolHidesNothing(t *testing.T) {
 				}
 				a.serve(token, w, r)
 			}
-			if status, took := a.send(http.MethodGet, "/repos/acme/r/subscribers", "Prefer: wait=0"); status == 200 || took > 3*time.Second {
-				a.Errorf("without a wait: got %d after %v", status, took)
-			}
+			status, took := a.send(http.MethodGet, "/repos/acme/r/subscribers", "Prefer: wait=0")
+			failIf(a, status == 200 || took > 3*time.Second, "without a wait: got %d after %v", status, took)
 			a.fails = map[string]int{}
 			a.send(http.MethodGet, "/repos/acme/r/subscribers")
 			a.quiet(1, 8)
@@ -175,14 +170,10 @@ func TestUploadWaitsForAKnownToken(t *testing.T) {
 			}
 			clients.Go(func() {
 				_, took := a.send(http.MethodPost, "/repos/acme/r/rulesets", "Expect: 100-continue")
-				if took > 6*time.Second || !alone && took > 2*time.Second {
-					a.Errorf("alone %v: took %v", alone, took)
-				}
+				failIf(a, took > 6*time.Second || !alone && took > 2*time.Second, "alone %v: took %v", alone, took)
 			})
 			clients.Wait()
-			if a.wrote != 1 {
-				a.Errorf("%d writes", a.wrote)
-			}
+			failIf(a, a.wrote != 1, "%d writes", a.wrote)
 			a.quiet(1, 8)
 		})
 	}
@@ -203,9 +194,8 @@ func TestRenewalIsInvisible(t *testing.T) {
 					if i%5 == 0 {
 						method, path = http.MethodPost, fmt.Sprintf("/repos/acme/r%d/rulesets", i)
 					}
-					if _, took := a.send(method, path); took > time.Second/4 {
-						a.Errorf("%s took %v", method, took)
-					}
+					_, took := a.send(method, path)
+					failIf(a, took > time.Second/4, "%s took %v", method, took)
 				})
 				time.Sleep(600 * time.Millisecond)
 			}
@@ -240,15 +230,11 @@ func TestRevokedInstallationSendsFewBadCredentials(t *testing.T) {
 			mints := len(a.minted)
 			a.refused = nil
 			a.sendMany(60, http.MethodGet, "/repos/acme/r%d/subscribers", time.Second)
-			if len(a.refused) > 20 || len(a.minted)-mints > 3 || a.most > 1 {
-				a.Errorf("minute %d: %d refusals, %d tokens minted, %d requests at a time", minute, len(a.refused), len(a.minted)-mints, a.most)
-			}
+			failIf(a, len(a.refused) > 20 || len(a.minted)-mints > 3 || a.most > 1, "minute %d: %d refusals, %d tokens minted, %d requests at a time", minute, len(a.refused), len(a.minted)-mints, a.most)
 		}
 		a.wantQuarantined("bot")
 		for text := range a.fails { // 503 or 401
-			if !strings.Contains(text, "GET: 503 [weir; detail=credential") && !strings.Contains(text, "fwd-status=401") {
-				a.Errorf("a client got %s", text)
-			}
+			failIf(a, !strings.Contains(text, "GET: 503 [weir; detail=credential") && !strings.Contains(text, "fwd-status=401"), "a client got %s", text)
 		}
 		a.unknownFor, a.fails = 0, map[string]int{}
 		time.Sleep(16 * time.Minute)
@@ -277,9 +263,7 @@ func TestRequestsRefusedInQuarantineUseNothing(t *testing.T) {
 		}
 		began := time.Now()
 		a.sendMany(4, http.MethodGet, "/search/labels?q=x%d&repository_id=1", 0)
-		if len(sent) != 4 || sent[2].Sub(began) > time.Second/2 || sent[3].Sub(began) < time.Second {
-			a.Errorf("4 requests were sent at %v after %v; want three at once", sent, began)
-		}
+		failIf(a, len(sent) != 4 || sent[2].Sub(began) > time.Second/2 || sent[3].Sub(began) < time.Second, "4 requests were sent at %v after %v; want three at once", sent, began)
 	}, user("a"))
 }
 
@@ -301,9 +285,7 @@ func TestOneBad401IsInvisible(t *testing.T) {
 			}
 			a.sendMany(20, http.MethodGet, "/repos/acme/r%d/subscribers", 50*time.Millisecond)
 			quarantined := len(a.g.credentialHealth.Quarantined())
-			if bad == 1 && (len(a.fails) > 0 || quarantined > 0) || bad == 2 && quarantined != 1 || refused != bad {
-				a.Errorf("%d bad responses of %d: %d quarantined, %v", refused, bad, quarantined, a.fails)
-			}
+			failIf(a, bad == 1 && (len(a.fails) > 0 || quarantined > 0) || bad == 2 && quarantined != 1 || refused != bad, "%d bad responses of %d: %d quarantined, %v", refused, bad, quarantined, a.fails)
 		}, user("a"))
 	}
 }
@@ -355,9 +337,7 @@ func TestDeniedRequestsAreRepeatedWithANewToken(t *testing.T) {
 					time.Sleep(time.Minute)
 					do(c.path+"?page=2", c.body)
 					time.Sleep(time.Second)
-					if sent > 2 || len(a.minted) > 2 {
-						t.Errorf("%d requests and %d tokens after another denial, want 1 and 2", sent, len(a.minted))
-					}
+					failIf(t, sent > 2 || len(a.minted) > 2, "%d requests and %d tokens after another denial, want 1 and 2", sent, len(a.minted))
 				}
 			})
 		})

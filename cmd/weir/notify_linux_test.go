@@ -26,9 +26,8 @@ func TestServeNotifiesSystemd(t *testing.T) {
 		noError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
 		buffer := make([]byte, 256)
 		n, err := conn.Read(buffer)
-		if got := string(buffer[:n]); err != nil || !regexp.MustCompile("^"+pattern+"$").MatchString(got) {
-			t.Fatalf("systemd got %q, %v, want %s", got, err, pattern)
-		}
+		got := string(buffer[:n])
+		stopIf(t, err != nil || !regexp.MustCompile("^"+pattern+"$").MatchString(got), "systemd got %q, %v, want %s", got, err, pattern)
 	}
 	file := filepath.Join(dir, "weir.yaml")
 	testservers.WriteFile(t, file, "listen: 127.0.0.1:0\nadmin: {listen: 127.0.0.1:0}\nupstream: {url: \"http://127.0.0.1:9\"}\n")
@@ -44,7 +43,6 @@ func TestServeNotifiesSystemd(t *testing.T) {
 	want("READY=1")
 	stop()
 	want("STOPPING=1")
-	if code := <-ended; code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	code := <-ended
+	failIf(t, code != 0, "exit code %d", code)
 }

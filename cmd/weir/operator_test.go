@@ -58,9 +58,8 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 	}
 	wantWeir(t, exitUsage, "none.pem", "budget", "--admin", "https://"+s.admin, "--ca", "none.pem")
 	s.write(t, text[foreign])
-	if status := s.find(`msg=audit operator=file .*outcome="([^"]*)"`); status != "in force" {
-		t.Errorf("the reload %s", status)
-	}
+	status := s.find(`msg=audit operator=file .*outcome="([^"]*)"`)
+	failIf(t, status != "in force", "the reload %s", status)
 	if code, text := purge(foreign, foreign); code != 0 {
 		t.Errorf("certificate of the new authority: %d %s", code, text)
 	}
@@ -80,13 +79,11 @@ func TestReloadCannotDisableAdminToken(t *testing.T) {
 	for _, changed := range []string{"token: file:none", "token:", "hosts: [evil.test]"} {
 		s.write(t, fmt.Sprintf(file, changed))
 		s.find("msg=audit operator=file")
-		if resp, body := get(t, page); resp.StatusCode != http.StatusUnauthorized {
-			t.Errorf("without a token after %s: got %d %s", changed, resp.StatusCode, body)
-		}
+		resp, body := get(t, page)
+		failIf(t, resp.StatusCode != http.StatusUnauthorized, "without a token after %s: got %d %s", changed, resp.StatusCode, body)
 	}
-	if resp, _ := get(t, page, "Authorization: Bearer sesame"); resp.StatusCode != http.StatusOK {
-		t.Errorf("with the first token: %d", resp.StatusCode)
-	}
+	resp, _ := get(t, page, "Authorization: Bearer sesame")
+	failIf(t, resp.StatusCode != http.StatusOK, "with the first token: %d", resp.StatusCode)
 }
 
 // eachSecret calls visit with every secret of a configuration.
@@ -133,13 +130,9 @@ webhooks: {secret: %[1]s-hook}
 			return // a credential has either a token or an app key
 		}
 		secrets++
-		if !strings.Contains(s.Reveal(), canary) {
-			t.Errorf("%s is not set above; add it to the configuration", key)
-		}
+		failIf(t, !strings.Contains(s.Reveal(), canary), "%s is not set above; add it to the configuration", key)
 	})
-	if secrets < 7 {
-		t.Errorf("%d secrets", secrets)
-	}
+	failIf(t, secrets < 7, "%d secrets", secrets)
 	var log testservers.Output
 	pages := openLogged(t, cfg, &log).admin(cfg.Admin)
 	shown := fmt.Sprintf("%v %+v %#v %s", cfg, cfg, *cfg, cfg.Masked())
@@ -154,9 +147,7 @@ webhooks: {secret: %[1]s-hook}
 			t.Errorf("%d masks for %d secrets: %s", strings.Count(w.Body.String(), `"•••"`), secrets, w.Body)
 		}
 	}
-	if strings.Contains(shown+log.String(), "canary") {
-		t.Errorf("output contains a secret: %s%s", shown, log.String())
-	}
+	failIf(t, strings.Contains(shown+log.String(), "canary"), "output contains a secret: %s%s", shown, log.String())
 }
 
 // remoteAddresses returns the addresses of this machine that other machines can reach. The list begins with the
@@ -200,9 +191,8 @@ func TestAdminListenerRequiresAuthenticationForOtherMachines(t *testing.T) {
 		}
 		// A name in admin.listen can have another address than at the check.
 		g := open(t, configure(nowhere, onLoopback, func(c *config.Config) { c.Admin.Listen = address }))
-		if _, err := g.listen(); err == nil || !strings.Contains(err.Error(), "is not on loopback: set admin.token, or admin.tls.client_ca") {
-			t.Errorf("%s: the listener starts without authentication: %v", address, err)
-		}
+		_, err := g.listen()
+		failIf(t, err == nil || !strings.Contains(err.Error(), "is not on loopback: set admin.token, or admin.tls.client_ca"), "%s: the listener starts without authentication: %v", address, err)
 	}
 }
 
@@ -268,9 +258,8 @@ func (r *remoteAdmin) send(v *visitor) int {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text := must(io.ReadAll(resp.Body))(r)
-	if shown := strings.Contains(string(text), "upstream"); shown != (resp.StatusCode == http.StatusOK) {
-		r.Errorf("%s: %s, the configuration is shown: %v", v.name, resp.Status, shown)
-	}
+	shown := strings.Contains(string(text), "upstream")
+	failIf(r, shown != (resp.StatusCode == http.StatusOK), "%s: %s, the configuration is shown: %v", v.name, resp.Status, shown)
 	return resp.StatusCode
 }
 
@@ -337,15 +326,12 @@ func TestAdminListenerForOtherMachines(t *testing.T) {
 				if strings.HasPrefix(c.name, "the token") && c.query == "" && c.fields == nil {
 					c.fields = []string{token}
 				}
-				if got := r.send(&c.visitor); got != c.want[mode] {
-					t.Errorf("admin {%s}, reload of {%s}: %s: got %d, want %d", listener, reloaded, c.name, got, c.want[mode])
-				}
+				testservers.Equal(t, fmt.Sprintf("admin {%s}, reload of {%s}: %s", listener, reloaded, c.name), r.send(&c.visitor), c.want[mode])
 			}
 		}
 		wrong := &visitor{name: "wrong token", plain: mode == 0, fields: []string{"Authorization: Bearer sesamE"}}
-		if got := r.send(wrong); got != http.StatusUnauthorized {
-			t.Errorf("admin {%s}: wrong token: got %d, want 401", listener, got)
-		}
+		got := r.send(wrong)
+		failIf(t, got != http.StatusUnauthorized, "admin {%s}: wrong token: got %d, want 401", listener, got)
 	}
 }
 
@@ -414,9 +400,7 @@ func TestAdminRefusesCrossSiteRequests(t *testing.T) {
 			t.Errorf("%s: %s; %d reloads, %d changes in the audit trail", c.name, resp.Status, o.reloads.Load(), len(o.trail.Last()))
 		}
 		for field := range resp.Header {
-			if strings.HasPrefix(field, "Access-Control-") {
-				t.Errorf("%s: %s: %s", c.name, field, resp.Header.Get(field))
-			}
+			failIf(t, strings.HasPrefix(field, "Access-Control-"), "%s: %s: %s", c.name, field, resp.Header.Get(field))
 		}
 	}
 	for i, lines := range [][]string{
@@ -424,9 +408,8 @@ func TestAdminRefusesCrossSiteRequests(t *testing.T) {
 		{reload, "Host: LOCALHOST:1"},
 		{reload, "Host: weir.internal", "Origin: http://weir.internal", "Sec-Fetch-Site: same-origin"},
 	} {
-		if resp := o.send("", lines...); resp.StatusCode != http.StatusOK || o.reloads.Load() != int32(i+1) {
-			t.Errorf("request of the operator %q: %s, %d reloads", lines, resp.Status, o.reloads.Load())
-		}
+		resp := o.send("", lines...)
+		failIf(t, resp.StatusCode != http.StatusOK || o.reloads.Load() != int32(i+1), "request of the operator %q: %s, %d reloads", lines, resp.Status, o.reloads.Load())
 	}
 }
 
@@ -439,11 +422,8 @@ func TestAdminPathsHaveOneSpelling(t *testing.T) {
 		"/api/v1/reload;x", "/api/v1/reload%3fx", "/api/v1/reload%23", `/api\v1\reload`, "/api/v1/reload.json", "/api/v1/reload/..", "/api/v1/reload/.", "http:api/v1/reload", "x:/api/v1/reload/",
 	} {
 		resp := o.send("", "POST "+target+" HTTP/1.1", "Host: localhost")
-		if resp.StatusCode != http.StatusNotFound || o.reloads.Load() > 0 {
-			t.Errorf("%s: %s, %d reloads", target, resp.Status, o.reloads.Load())
-		}
+		failIf(t, resp.StatusCode != http.StatusNotFound || o.reloads.Load() > 0, "%s: %s, %d reloads", target, resp.Status, o.reloads.Load())
 	}
-	if resp := o.send("", "POST /api/v1/reload?x=/healthz HTTP/1.1", "Host: localhost"); resp.StatusCode != http.StatusOK || o.reloads.Load() != 1 {
-		t.Errorf("exact path: %s, %d reloads", resp.Status, o.reloads.Load())
-	}
+	resp := o.send("", "POST /api/v1/reload?x=/healthz HTTP/1.1", "Host: localhost")
+	failIf(t, resp.StatusCode != http.StatusOK || o.reloads.Load() != 1, "exact path: %s, %d reloads", resp.Status, o.reloads.Load())
 }

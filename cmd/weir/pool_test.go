@@ -106,9 +106,8 @@ func (c *credentialRig) wantTokens(path string, status int, want ...string) {
 
 func (c *credentialRig) wantTokensOf(client, method, path string, status int, want ...string) {
 	c.Helper()
-	if got := c.request(client, method, path, status); !slices.Equal(got, want) {
-		c.Errorf("%s %s: %q was used, want %q", method, path, got, want)
-	}
+	got := c.request(client, method, path, status)
+	failIf(c, !slices.Equal(got, want), "%s %s: %q was used, want %q", method, path, got, want)
 }
 
 // wantQuarantined checks the names of the credentials in quarantine.
@@ -118,9 +117,7 @@ func (c *credentialRig) wantQuarantined(want ...string) {
 	for _, q := range c.g.credentialHealth.Quarantined() {
 		got = append(got, q.Name)
 	}
-	if !slices.Equal(got, want) {
-		c.Errorf("credentials in quarantine: %q, want %q", got, want)
-	}
+	failIf(c, !slices.Equal(got, want), "credentials in quarantine: %q, want %q", got, want)
 }
 
 // statuses answers each token with a status, and other tokens with 200.
@@ -145,9 +142,7 @@ func (c *credentialRig) hide(hidden func(token, path string) bool) {
 func (c *credentialRig) checkNoSecrets() {
 	for _, text := range append(c.replies, c.log.String()) {
 		for _, secret := range []string{"tok-", "key-of-", "minted-", "eyJ", base64.StdEncoding.EncodeToString([]byte("tok-id:secret"))} {
-			if strings.Contains(text, secret) {
-				c.Errorf("%q is in %s", secret, text)
-			}
+			failIf(c, strings.Contains(text, secret), "%q is in %s", secret, text)
 		}
 	}
 }
@@ -199,9 +194,8 @@ func TestLimitedCredentialIsSkipped(t *testing.T) {
 		began := time.Now()
 		c.wantTokens("/repos/acme/x/tags", 200, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/y/tags", 200, "tok-b")
-		if waited := time.Since(began); waited > time.Second {
-			c.Errorf("waited %v", waited)
-		}
+		waited := time.Since(began)
+		failIf(c, waited > time.Second, "waited %v", waited)
 	}, user("a"), user("b"))
 }
 
@@ -213,9 +207,7 @@ func TestRefusedCredentialIsQuarantined(t *testing.T) {
 		if c.wantQuarantined("a"); c.g.credentialHealth.Quarantined()[0].Times != 1 {
 			c.Errorf("quarantine list: %+v", c.g.credentialHealth.Quarantined())
 		}
-		if !strings.Contains(c.log.String(), "credential quarantined after 401") {
-			c.Error("the log contains no refusal")
-		}
+		failIf(c, !strings.Contains(c.log.String(), "credential quarantined after 401"), "the log contains no refusal")
 		time.Sleep(11 * time.Second)
 		c.wantTokens("/repos/acme/z/subscribers", 200, "tok-a", "tok-b")
 		time.Sleep(11 * time.Second) // the quarantine has doubled
@@ -360,9 +352,7 @@ func TestDelayedDenialIsForwardedCompletely(t *testing.T) {
 					time.Sleep(20 * time.Second)
 					accounts, err := c.g.store.Accounts(c.Context(), 10)
 					i := slices.IndexFunc(accounts, func(a limits.Account) bool { return a.Name == "account-a" })
-					if err != nil || i < 0 || accounts[i].InUse > 0 {
-						c.Errorf("want no permit of account-a in use, got %+v, %v", accounts, err)
-					}
+					failIf(c, err != nil || i < 0 || accounts[i].InUse > 0, "want no permit of account-a in use, got %+v, %v", accounts, err)
 				}
 				w.WriteHeader(http.StatusNotFound)
 				_, _ = io.WriteString(w, strings.Repeat("x", size))
@@ -433,9 +423,8 @@ func TestLateResponseDoesNotEndQuarantine(t *testing.T) {
 		}
 		var slow sync.WaitGroup
 		slow.Go(func() {
-			if w := sendTo(c.g, http.MethodGet, "/repos/acme/slow/subscribers", "", "Authorization: Bearer key-of-docs"); w.Code != http.StatusOK {
-				c.Errorf("got %d", w.Code)
-			}
+			w := sendTo(c.g, http.MethodGet, "/repos/acme/slow/subscribers", "", "Authorization: Bearer key-of-docs")
+			failIf(c, w.Code != http.StatusOK, "got %d", w.Code)
 		})
 		time.Sleep(time.Second)
 		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
@@ -497,9 +486,8 @@ func TestAppSpendsInstallationToken(t *testing.T) {
 		}
 		last := func(path string, want string) {
 			c.Helper()
-			if got := c.request("builds", http.MethodGet, path, 200); len(got) == 0 || got[len(got)-1] != want {
-				c.Errorf("%s: %q was used, want %s", path, got, want)
-			}
+			got := c.request("builds", http.MethodGet, path, 200)
+			failIf(c, len(got) == 0 || got[len(got)-1] != want, "%s: %q was used, want %s", path, got, want)
 		}
 		last("/repos/acme/a/subscribers", "minted-1")
 		last("/repos/acme/b/subscribers", "minted-1")
@@ -509,9 +497,7 @@ func TestAppSpendsInstallationToken(t *testing.T) {
 		last("/repos/acme/d/subscribers", "minted-3")
 		last("/repos/acme/e/subscribers", "minted-3")
 		accounts, err := c.g.store.Accounts(c.Context(), 10)
-		if err != nil || len(accounts) != 1 || accounts[0].Name != "installation:42" {
-			c.Errorf("want only the account installation:42, got %+v, %v", accounts, err)
-		}
+		failIf(c, err != nil || len(accounts) != 1 || accounts[0].Name != "installation:42", "want only the account installation:42, got %+v, %v", accounts, err)
 	}, installedApp())
 }
 
@@ -531,9 +517,8 @@ func TestAppTokenIsNotSentToNewUpstream(t *testing.T) {
 		c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200)
 		reloadChanged(t, c.g, func(cfg *config.Config) { cfg.Upstream.URL = "http://other.test" })
 		c.request("builds", http.MethodGet, "/repos/acme/x/tags", 200)
-		if want := map[string]string{"upstream.test": "minted-1", "other.test": "minted-2"}; !maps.Equal(got, want) {
-			c.Errorf("got %v, want %v", got, want)
-		}
+		want := map[string]string{"upstream.test": "minted-1", "other.test": "minted-2"}
+		failIf(c, !maps.Equal(got, want), "got %v, want %v", got, want)
 	}, installedApp())
 }
 
@@ -550,18 +535,15 @@ func TestRecordContainsEveryAttempt(t *testing.T) {
 		used := c.request("builds", http.MethodGet, "/repos/acme/widgets/tags", http.StatusOK)
 		reloadChanged(t, c.g)
 		records := c.g.recent()
-		if len(records) == 0 {
-			c.Fatal("no records after the reload")
-		}
+		stopIf(c, len(records) == 0, "no records after the reload")
 		attempts := 0
 		for _, s := range records[0].Stages {
 			if s.Name == "attempt" {
 				attempts++
 			}
 		}
-		if r := records[0]; len(used) != 3 || r.Sent != 3 || r.Spent != 3 || attempts != 3 {
-			c.Errorf("%q was used; %d attempts, %d spent, %d stages of attempts", used, r.Sent, r.Spent, attempts)
-		}
+		r := records[0]
+		failIf(c, len(used) != 3 || r.Sent != 3 || r.Spent != 3 || attempts != 3, "%q was used; %d attempts, %d spent, %d stages of attempts", used, r.Sent, r.Spent, attempts)
 	}, user("a"), user("b"))
 }
 
@@ -584,8 +566,7 @@ func TestPollsSurviveReload(t *testing.T) {
 		reloadChanged(t, c.g)
 		after := polls()
 		<-done
-		if end := polls(); before != 1 || after != 1 || end != 0 {
-			c.Errorf("%d, %d after the reload, %d at the end", before, after, end)
-		}
+		end := polls()
+		failIf(c, before != 1 || after != 1 || end != 0, "%d, %d after the reload, %d at the end", before, after, end)
 	}, user("a"))
 }

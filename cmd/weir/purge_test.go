@@ -58,9 +58,8 @@ func TestPurge(t *testing.T) {
 		send(target)
 		send(target + "?page=2")
 		wantWeir(t, c.code, c.text, append([]string{"cache", "purge", "--admin", address}, c.args...)...)
-		if got := send(target); !strings.HasPrefix(got, "weir; "+c.cache) {
-			t.Errorf("%v: Cache-Status %q, want %q", c.args, got, c.cache)
-		}
+		got := send(target)
+		failIf(t, !strings.HasPrefix(got, "weir; "+c.cache), "%v: Cache-Status %q, want %q", c.args, got, c.cache)
 		send(target + "?page=2")
 	}
 	wantWeir(t, 1, "not the admin listener", "cache", "purge", "--tag", "t", "--admin", up)
@@ -99,24 +98,20 @@ func TestDeliveryPurgesTagsOfCatalogue(t *testing.T) {
 		for _, path := range paths {
 			send(path)
 		}
-		if code := deliver(g, "X-Service-", c.secret, c.event, fmt.Sprint(i), c.body); code != c.code {
-			t.Errorf("%s: got %d, want %d", c.event, code, c.code)
-		}
+		testservers.Equal(t, c.event, deliver(g, "X-Service-", c.secret, c.event, fmt.Sprint(i), c.body), c.code)
 		var stale []string
 		for _, name := range []string{"statistics", "another repository", "by number", "rulesets", "organization"} {
 			if strings.Contains(send(paths[name]), "fwd=stale") {
 				stale = append(stale, name)
 			}
 		}
-		if got := strings.Join(stale, ", "); got != c.stale {
-			t.Errorf("%s, %s: stale: %s; want %s", c.event, c.body, got, c.stale)
-		}
+		got := strings.Join(stale, ", ")
+		failIf(t, got != c.stale, "%s, %s: stale: %s; want %s", c.event, c.body, got, c.stale)
 	}
 	send(paths["statistics"])
 	deliver(g, "X-Service-", "secret", "push", "0", payload) // the second delivery
-	if got := send(paths["statistics"]); !strings.Contains(got, "hit") {
-		t.Errorf("after a replayed delivery: %s", got)
-	}
+	got := send(paths["statistics"])
+	failIf(t, !strings.Contains(got, "hit"), "after a replayed delivery: %s", got)
 }
 
 // TestReplicasUseResponsesUntilAnEvent delivers the ping of a webhook to one of two replicas on one Redis. Both replicas
@@ -137,9 +132,7 @@ func TestReplicasUseResponsesUntilAnEvent(t *testing.T) {
 		{"issues", "{" + repository + "}", "the event reached the replica", false},
 	} {
 		code := deliver(replicas[i], "X-GitHub-", "secret", event.name, event.name, event.body, "X-GitHub-Hook-Installation-Target-Type: repository")
-		if code != http.StatusAccepted {
-			t.Errorf("%s: status %d, want 202", event.name, code)
-		}
+		failIf(t, code != http.StatusAccepted, "%s: status %d, want 202", event.name, code)
 		for _, g := range replicas {
 			testservers.Eventually(t, event.condition, func(context.Context) bool {
 				w := sendTo(g, http.MethodGet, "/repos/acme/widgets/issues", "", "Authorization: Bearer token")
@@ -150,9 +143,8 @@ func TestReplicasUseResponsesUntilAnEvent(t *testing.T) {
 }
 
 func TestWebhooksRequireSecret(t *testing.T) {
-	if w := sendTo(open(t, configure(nowhere)), http.MethodPost, "/_weir/webhooks", "{}"); w.Code != http.StatusNotFound {
-		t.Errorf("got %d, want 404", w.Code)
-	}
+	w := sendTo(open(t, configure(nowhere)), http.MethodPost, "/_weir/webhooks", "{}")
+	failIf(t, w.Code != http.StatusNotFound, "got %d, want 404", w.Code)
 }
 
 func TestWebhooksObeyTheRateOfAnAddress(t *testing.T) {
@@ -170,9 +162,7 @@ func TestWebhooksObeyTheRateOfAnAddress(t *testing.T) {
 			r.RemoteAddr = address
 			codes = append(codes, serveRequest(g, r).Code)
 		}
-		if !slices.Equal(codes, c.want) {
-			t.Errorf("%d bytes: got %v, want %v", len(c.body), codes, c.want)
-		}
+		failIf(t, !slices.Equal(codes, c.want), "%d bytes: got %v, want %v", len(c.body), codes, c.want)
 	}
 }
 

@@ -244,9 +244,7 @@ func TestRandomTrafficGetsNoWrongResponse(t *testing.T) {
 	clients.Wait()
 	t.Logf("%d requests, %d hits, %d bodies judged, %d writes shown everywhere, %d requests upstream",
 		sent.Load(), j.hits.Load(), j.judged.Load(), j.everywhere, api.requests)
-	if !j.proves(total) {
-		t.Errorf("the traffic proves nothing")
-	}
+	failIf(t, !j.proves(total), "the traffic proves nothing")
 }
 
 // outage cuts the connections of both gateways to Redis for three seconds. The other clients continue.
@@ -290,9 +288,8 @@ func (j *trafficJudge) write(issue string, caller, replica int) {
 		return
 	}
 	var versions [3]int
-	if _, err := fmt.Sscanf(w.Body.String(), "[%d %d %d]", &versions[0], &versions[1], &versions[2]); err != nil {
-		j.Errorf("write: %s: %v", w.Body, err)
-	}
+	_, err := fmt.Sscanf(w.Body.String(), "[%d %d %d]", &versions[0], &versions[1], &versions[2])
+	failIf(j, err != nil, "write: %s: %v", w.Body, err)
 	j.wrote(issue, versions, []int{caller}, replica, began)
 }
 
@@ -326,9 +323,8 @@ func (j *trafficJudge) read(path string, caller, replica int) bool {
 		return false
 	}
 	if repository < 0 {
-		if want := fmt.Sprintf("%s of caller %d", path, caller); text != want {
-			j.Errorf("got %q, want %q, %s", text, want, status)
-		}
+		want := fmt.Sprintf("%s of caller %d", path, caller)
+		failIf(j, text != want, "got %q, want %q, %s", text, want, status)
 		return true
 	}
 	version := -1

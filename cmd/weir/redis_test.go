@@ -110,9 +110,7 @@ func (o *redisGateway) surviveFault(losesPurges bool, begin, end func(context.Co
 		began := time.Now()
 		status, cacheStatus := o.send("caller-token", "/users/cached")
 		revalidated := losesPurges && strings.HasPrefix(cacheStatus, "weir; fwd=stale")
-		if status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") && !revalidated {
-			o.Errorf("cached response: %d, %s", status, cacheStatus)
-		}
+		failIf(o, status != http.StatusOK || !strings.HasPrefix(cacheStatus, "weir; hit") && !revalidated, "cached response: %d, %s", status, cacheStatus)
 		losesPurges = losesPurges && !revalidated
 		if status, cacheStatus = o.send("caller-token", fmt.Sprint("/users/", i)); status != http.StatusOK && status != http.StatusTooManyRequests {
 			o.Errorf("uncached response: %d, %s", status, cacheStatus)
@@ -166,9 +164,8 @@ func TestRedisContainsNoToken(t *testing.T) {
 	o.awaitStored("anything")
 	for _, token := range []string{"caller-token", "gateway-key", "held-token"} {
 		for _, path := range append(requestedPaths, "/gitignore/templates") {
-			if status, _ := o.send(token, path); status != http.StatusOK {
-				t.Errorf("%s: got %d, want 200", path, status)
-			}
+			status, _ := o.send(token, path)
+			failIf(t, status != http.StatusOK, "%s: got %d, want 200", path, status)
 		}
 	}
 	var all string
@@ -177,9 +174,8 @@ func TestRedisContainsNoToken(t *testing.T) {
 		return strings.Contains(all, "octo-bot") && strings.Contains(all, "response to /user")
 	})
 	for _, secret := range []string{"caller-token", "gateway-key", "held-token", "Bearer"} {
-		if i := strings.Index(all, secret); i >= 0 {
-			t.Errorf("%q is in Redis: …%q…", secret, all[max(0, i-60):min(len(all), i+60)])
-		}
+		i := strings.Index(all, secret)
+		failIf(t, i >= 0, "%q is in Redis: …%q…", secret, all[max(0, i-60):min(len(all), i+60)])
 	}
 }
 
@@ -222,9 +218,8 @@ const minimalPermissions = "~weir:* resetchannels -@all +@read +@write +@connect
 
 // TestMinimalRedisPermissionsAreDocumented compares the permissions with docs/operations.md.
 func TestMinimalRedisPermissionsAreDocumented(t *testing.T) {
-	if text := must(os.ReadFile("../../docs/operations.md"))(t); !strings.Contains(string(text), "`"+minimalPermissions+"`") {
-		t.Errorf("docs/operations.md does not contain %s", minimalPermissions)
-	}
+	text := must(os.ReadFile("../../docs/operations.md"))(t)
+	failIf(t, !strings.Contains(string(text), "`"+minimalPermissions+"`"), "docs/operations.md does not contain %s", minimalPermissions)
 }
 
 // restrictGateway creates the user gateway with the minimal permissions, and returns a client with all permissions.
@@ -301,29 +296,22 @@ func TestRedisKeysContainNoTextOfRequests(t *testing.T) {
 		t.Errorf("after purges of other names: %s, want a hit", status)
 	}
 	o.cache.Purge(t.Context(), "repo:acme/widgets")
-	if _, status := o.send("caller-token", victim); !strings.HasPrefix(status, "weir; fwd=stale") {
-		t.Errorf("after a purge of its repository: %s, want stale", status)
-	}
+	_, status := o.send("caller-token", victim)
+	failIf(t, !strings.HasPrefix(status, "weir; fwd=stale"), "after a purge of its repository: %s, want stale", status)
 	o.awaitStored("after the hostile names")
 	wantNothingRefused(t, operator)
 	keys := operator.Keys(t.Context(), "*").Val()
-	if len(keys) < 20 {
-		t.Errorf("only %d keys", len(keys))
-	}
+	failIf(t, len(keys) < 20, "only %d keys", len(keys))
 	for _, key := range keys {
-		if !redisKeys.MatchString(key) {
-			t.Errorf("key %.100q has an unknown form", key)
-		}
+		failIf(t, !redisKeys.MatchString(key), "key %.100q has an unknown form", key)
 		const removed = -2 // since the list of keys, such as the lease of a fetch
-		if lives := operator.PTTL(t.Context(), key).Val(); lives != removed && (lives <= 0 || lives > 31*24*time.Hour) {
-			t.Errorf("key %s expires after %v", key, lives)
-		}
+		lives := operator.PTTL(t.Context(), key).Val()
+		failIf(t, lives != removed && (lives <= 0 || lives > 31*24*time.Hour), "key %s expires after %v", key, lives)
 	}
 	all := o.dump()
 	for _, text := range []string{"body of the response", "caller-token", "token-1", "sealing-key", "hook-secret", "Surrogate-Key"} {
-		if i := strings.Index(all, text); i >= 0 {
-			t.Errorf("%q is readable in Redis: …%.200q…", text, all[max(0, i-60):])
-		}
+		i := strings.Index(all, text)
+		failIf(t, i >= 0, "%q is readable in Redis: …%.200q…", text, all[max(0, i-60):])
 	}
 }
 
@@ -337,38 +325,30 @@ func TestMinimalRedisPermissionsSuffice(t *testing.T) {
 	o.awaitStored("with minimal permissions")
 	for _, path := range requestedPaths {
 		for _, token := range []string{"a", "b"} {
-			if status, _ := o.send(token, path); status != http.StatusOK {
-				t.Errorf("%s: got %d, want 200", path, status)
-			}
+			status, _ := o.send(token, path)
+			failIf(t, status != http.StatusOK, "%s: got %d, want 200", path, status)
 		}
 	}
 	o.cache.Purge(t.Context(), "repo:acme/widgets")
 	if _, err := o.store.Accounts(t.Context(), 10); err != nil {
 		t.Error(err)
 	}
-	if _, err := o.store.(marks).Once(t.Context(), "name", time.Now().Add(time.Minute)); err != nil {
-		t.Error(err)
-	}
+	_, err := o.store.(marks).Once(t.Context(), "name", time.Now().Add(time.Minute))
+	failIf(t, err != nil, "%v", err)
 	wantNothingRefused(t, operator)
 	noError(t, operator.Do(t.Context(), "script", "flush").Err())
 	o.awaitStored("after a flush of the scripts")
 	for _, key := range operator.Keys(t.Context(), "*").Val() {
-		if !strings.HasPrefix(key, "weir:") {
-			t.Errorf("key %q outside the prefix weir:", key)
-		}
+		failIf(t, !strings.HasPrefix(key, "weir:"), "key %q outside the prefix weir:", key)
 	}
 	memory, scripts := operator.Info(t.Context(), "memory").Val(), 0
 	if _, rest, ok := strings.Cut(memory, "number_of_cached_scripts:"); ok {
 		_, _ = fmt.Sscan(rest, &scripts) // 0 if the line is invalid
 	}
-	if scripts == 0 || scripts > 16 {
-		t.Errorf("%d cached scripts, want 1 to 16", scripts)
-	}
+	failIf(t, scripts == 0 || scripts > 16, "%d cached scripts, want 1 to 16", scripts)
 	used := operator.Info(t.Context(), "commandstats").Val()
 	for _, command := range []string{"flushall", "flushdb", "config|set", "debug", "function", "script|load", "publish", "subscribe"} {
-		if strings.Contains(used, "cmdstat_"+command+":") {
-			t.Errorf("command %s was used", command)
-		}
+		failIf(t, strings.Contains(used, "cmdstat_"+command+":"), "command %s was used", command)
 	}
 }
 
@@ -424,9 +404,7 @@ func TestUnresponsiveRedisCountsAsLost(t *testing.T) {
 	for range 5 {
 		o.send("caller-token", "/users/first")
 	}
-	if o.reports("weir_store_up 0") {
-		t.Error("redis is lost, although it responds within 200 ms")
-	}
+	failIf(t, o.reports("weir_store_up 0"), "redis is lost, although it responds within 200 ms")
 	link.Restore() // the cache stores no responses while Redis needs more than 100 ms
 	o.surviveFault(false, func(context.Context, *redis.Client) error {
 		link.Delay(1500 * time.Millisecond)
@@ -451,9 +429,8 @@ func TestReplicaKeepsSpendingOfColdStart(t *testing.T) {
 	o := startOnRedis(t, link.Address, "")
 	const before = 3
 	for i := range before {
-		if status, _ := o.send("caller-token", fmt.Sprint("/users/cold-", i)); status != http.StatusOK {
-			t.Errorf("status %d without redis, want 200", status)
-		}
+		status, _ := o.send("caller-token", fmt.Sprint("/users/cold-", i))
+		failIf(t, status != http.StatusOK, "status %d without redis, want 200", status)
 	}
 	account := o.current.Load().callers.AccountOf("caller-token")
 	link.Restore()
@@ -544,9 +521,7 @@ func TestSpendingSurvivesLostKeys(t *testing.T) {
 					return spent >= 10
 				})
 				keys := c.Keys(ctx, fault.keys).Val()
-				if len(keys) == 0 {
-					t.Errorf("no keys %s", fault.keys)
-				}
+				failIf(t, len(keys) == 0, "no keys %s", fault.keys)
 				for _, key := range keys {
 					noError(t, fault.fails(ctx, c, key))
 				}
@@ -587,9 +562,8 @@ func TestCooldownReachesTheTokensOfAUserAtEveryReplica(t *testing.T) {
 	replicas := []*redisGateway{startOnRedis(t, socket, "", passingThrough), startOnRedis(t, socket, "", passingThrough)}
 	send := func(replica int, token, path string, want int) {
 		t.Helper()
-		if status, reason := replicas[replica].send(token, path); status != want {
-			t.Fatalf("%s with token %s at replica %d: %d (%s), want %d", path, token, replica, status, reason, want)
-		}
+		status, reason := replicas[replica].send(token, path)
+		stopIf(t, status != want, "%s with token %s at replica %d: %d (%s), want %d", path, token, replica, status, reason, want)
 	}
 	send(0, "token-b", "/repos/o/r/tags", http.StatusOK) // this account exists before it is merged
 	send(1, "token-b", "/user", http.StatusOK)
@@ -621,9 +595,8 @@ func TestCooldownReachesTheTokensOfAUserAtEveryReplica(t *testing.T) {
 			send(replica, token, "/repos/o/r/commits", http.StatusTooManyRequests)
 		}
 	}
-	if n := requests.Load() - before; n != 0 {
-		t.Errorf("%d requests were sent during the cool-down", n)
-	}
+	n := requests.Load() - before
+	failIf(t, n != 0, "%d requests were sent during the cool-down", n)
 }
 
 // writesToSend returns WEIR_WRITES, or 200 without it.
@@ -672,9 +645,7 @@ func TestClientSeesItsWriteThroughTheOtherReplica(t *testing.T) {
 			send := func(g *gateway, method string) string {
 				body := map[string]string{http.MethodPatch: "{}"}[method]
 				w := sendTo(g, method, "/repos/acme/widgets/issues/3", body, "Authorization: Bearer caller-token")
-				if w.Code != http.StatusOK {
-					t.Errorf("%s: %d", method, w.Code)
-				}
+				failIf(t, w.Code != http.StatusOK, "%s: %d", method, w.Code)
 				return w.Body.String()
 			}
 			writes := writesToSend(t)
@@ -698,9 +669,7 @@ func TestClientSeesItsWriteThroughTheOtherReplica(t *testing.T) {
 			}
 			slices.Sort(took)
 			t.Logf("a write took %v (median), %v (99th percentile)", took[len(took)/2], took[len(took)*99/100])
-			if stale > 0 {
-				t.Errorf("%d of %d reads did not see the write before", stale, len(took))
-			}
+			failIf(t, stale > 0, "%d of %d reads did not see the write before", stale, len(took))
 		})
 	}
 }

@@ -50,9 +50,8 @@ func TestReloadKeepsWhatARenamedAccountSpent(t *testing.T) {
 			sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+c.first)
 			reloadChanged(t, g, c.after)
 			w := sendTo(g, http.MethodGet, "/user", "", "Authorization: Bearer "+c.second)
-			if got := w.Header().Get("Cache-Status"); arrived.Load() != 1 || !strings.Contains(got, "detail=cooldown") {
-				t.Errorf("%d requests arrived, Cache-Status %q; want 1, and a refusal in the cool-down", arrived.Load(), got)
-			}
+			got := w.Header().Get("Cache-Status")
+			failIf(t, arrived.Load() != 1 || !strings.Contains(got, "detail=cooldown"), "%d requests arrived, Cache-Status %q; want 1, and a refusal in the cool-down", arrived.Load(), got)
 		})
 	}
 }
@@ -94,9 +93,7 @@ func TestGuaranteesHoldAgainstPassedTokensOfTheSameUser(t *testing.T) {
 						refused = w.Header().Get("Cache-Status")
 					}
 				}
-				if !strings.Contains(refused, "detail=client") {
-					t.Errorf("the last refusal of the passed token has Cache-Status %q, want detail=client", refused)
-				}
+				failIf(t, !strings.Contains(refused, "detail=client"), "the last refusal of the passed token has Cache-Status %q, want detail=client", refused)
 				for n := range limit/2 - 2 {
 					if w := send("key-of-person", n); w.Code != http.StatusOK {
 						t.Fatalf("request %d of the person: %d, %s", n, w.Code, w.Header().Get("Cache-Status"))

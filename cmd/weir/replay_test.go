@@ -109,9 +109,8 @@ func (r *realRun) send(client, method, target, body string, fields ...string) *h
 
 // event causes an event at the service, which sends a webhook.
 func (r *realRun) event(body string) {
-	if w := sendTo(r.service, http.MethodPost, "/_service/events", body); w.Code != http.StatusAccepted {
-		r.Errorf("event %s: got %d %s", body, w.Code, w.Body)
-	}
+	w := sendTo(r.service, http.MethodPost, "/_service/events", body)
+	failIf(r, w.Code != http.StatusAccepted, "event %s: got %d %s", body, w.Code, w.Body)
 }
 
 // paced returns a client that sends n requests with random pauses.
@@ -224,17 +223,14 @@ func TestReplayPredictsARealRun(t *testing.T) {
 				}
 				running.Wait()
 				time.Sleep(time.Minute) // polls in the background end
-				if v := r.service.Violations(); v.Violations > 0 {
-					t.Errorf("the real run violated limits: %+v", v.ByLimit)
-				}
+				v := r.service.Violations()
+				failIf(t, v.Violations > 0, "the real run violated limits: %+v", v.ByLimit)
 			})
 			for _, log := range []*replay.Log{
 				{Name: "weir", Reader: &r.log, Format: replay.Auto}, {Name: "other proxy", Reader: &r.other, Format: replay.Auto},
 			} {
 				report := replayed(t, cfg, log)
-				if report.Requests != r.requests {
-					t.Errorf("%s: %d requests in the report, want %d", log.Name, report.Requests, r.requests)
-				}
+				failIf(t, report.Requests != r.requests, "%s: %d requests in the report, want %d", log.Name, report.Requests, r.requests)
 				for _, figure := range []struct {
 					name            string
 					predicted, real int
@@ -243,12 +239,8 @@ func TestReplayPredictsARealRun(t *testing.T) {
 				} {
 					difference := math.Abs(float64(figure.predicted-figure.real)) / float64(r.requests)
 					t.Logf("%s: %s: predicted %d, real %d of %d requests: error %.2f %%", log.Name, figure.name, figure.predicted, figure.real, r.requests, 100*difference)
-					if difference > maxReplayError {
-						t.Errorf("%s: the error of %s is above %g %%", log.Name, figure.name, 100*maxReplayError)
-					}
-					if log.Name == "weir" && math.Abs(float64(figure.predicted-figure.real)) > maxReplayError*float64(figure.real) {
-						t.Errorf("%s: %s differ by more than %g %% of the real number", log.Name, figure.name, 100*maxReplayError)
-					}
+					failIf(t, difference > maxReplayError, "%s: the error of %s is above %g %%", log.Name, figure.name, 100*maxReplayError)
+					failIf(t, log.Name == "weir" && math.Abs(float64(figure.predicted-figure.real)) > maxReplayError*float64(figure.real), "%s: %s differ by more than %g %% of the real number", log.Name, figure.name, 100*maxReplayError)
 				}
 			}
 		})
@@ -269,7 +261,5 @@ func TestReplaySpendsAllCredentialsOfAClient(t *testing.T) {
 	}
 	fmt.Fprintln(&log, `{"ts":1800000200,"method":"PUT","path":"/repos/acme/widgets/subscription","status":200}`)
 	report := replayed(t, cfg, &replay.Log{Name: "log", Reader: strings.NewReader(log.String()), Format: replay.JSONL})
-	if report.Forbidden != 1 || report.Spent != 10 || report.Refused != 2 || len(report.Accounts) != 2 {
-		t.Errorf("%d forbidden, %d spent, %d refused, accounts %+v", report.Forbidden, report.Spent, report.Refused, report.Accounts)
-	}
+	failIf(t, report.Forbidden != 1 || report.Spent != 10 || report.Refused != 2 || len(report.Accounts) != 2, "%d forbidden, %d spent, %d refused, accounts %+v", report.Forbidden, report.Spent, report.Refused, report.Accounts)
 }

@@ -30,6 +30,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
+
 func noError(t testing.TB, err error) { t.Helper(); testservers.NoError(t, err) }
 
 // must returns the value of a step of the setup, or ends the test: must(os.ReadFile(path))(t).
@@ -56,9 +59,8 @@ func runWeir(args ...string) (code int, text string) {
 // wantWeir checks the exit code of a command, and that its output contains a text.
 func wantWeir(t *testing.T, code int, text string, args ...string) {
 	t.Helper()
-	if gotCode, got := runWeir(args...); gotCode != code || !strings.Contains(got, text) {
-		t.Errorf("weir %q: exit code %d, wrote %q; want %d and %q", args, gotCode, got, code, text)
-	}
+	gotCode, got := runWeir(args...)
+	failIf(t, gotCode != code || !strings.Contains(got, text), "weir %q: exit code %d, wrote %q; want %d and %q", args, gotCode, got, code, text)
 }
 
 // command is a weir command that runs in this process until the test ends.
@@ -77,9 +79,8 @@ func start(t *testing.T, args ...string) *command {
 	go func() { code <- run(ctx, args, os.LookupEnv, &c.output, &c.output) }()
 	t.Cleanup(func() {
 		cancel()
-		if got := <-code; got != exitOK {
-			t.Errorf("weir %s: exit code %d", args[0], got)
-		}
+		got := <-code
+		failIf(t, got != exitOK, "weir %s: exit code %d", args[0], got)
 	})
 	return c
 }
@@ -174,9 +175,8 @@ func serveRequest(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
 func wantStatuses(t *testing.T, h http.Handler, target string, want ...int) {
 	t.Helper()
 	for i, status := range want {
-		if w := sendTo(h, http.MethodGet, target, ""); w.Code != status {
-			t.Errorf("%s, request %d: got %d, want %d: %s", target, i+1, w.Code, status, w.Body)
-		}
+		w := sendTo(h, http.MethodGet, target, "")
+		failIf(t, w.Code != status, "%s, request %d: got %d, want %d: %s", target, i+1, w.Code, status, w.Body)
 	}
 }
 
@@ -360,9 +360,7 @@ func sendText(t testing.TB, address, head, body string) (*http.Response, string)
 	defer func() { _ = c.Close() }()
 	_, _ = fmt.Fprintf(c, "%s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", head, len(body), body)
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		t.Fatalf("%q: %v", head, err)
-	}
+	stopIf(t, err != nil, "%q: %v", head, err)
 	text, _ := io.ReadAll(resp.Body) // until the connection ends
 	return resp, string(text)
 }

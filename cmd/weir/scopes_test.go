@@ -48,21 +48,15 @@ clients:
 		{"token with a pattern", "/repos/acme/widgets", bearer("acme/*", time.Hour), 403},
 	} {
 		w := sendTo(g, "GET", c.path, "", "Authorization: "+c.authorization)
-		if w.Code != c.status {
-			t.Errorf("%s: got %d, want %d: %s", c.name, w.Code, c.status, w.Body)
-		}
+		failIf(t, w.Code != c.status, "%s: got %d, want %d: %s", c.name, w.Code, c.status, w.Body)
 	}
 	for path, want := range map[string]int{"/acme/gadgets/main/a": 200, "/acme/secret/main/a": 403} {
 		w := sendTo(g, "GET", path, "", "Authorization: Bearer "+key, "Host: raw.githubusercontent.com")
-		if w.Code != want {
-			t.Errorf("%s: got %d, want %d", path, w.Code, want)
-		}
+		failIf(t, w.Code != want, "%s: got %d, want %d", path, w.Code, want)
 	}
 	current := g.current.Load()
 	for name, want := range map[string]bool{"github.com": true, "codeload.github.com": true, "pypi.org": false} {
-		if current.scopedTunnel("runs", name) != want || current.scopedTunnel("other", name) {
-			t.Errorf("tunnels to %s: got %v for a client with a scope, want %v", name, !want, want)
-		}
+		failIf(t, current.scopedTunnel("runs", name) != want || current.scopedTunnel("other", name), "tunnels to %s: got %v for a client with a scope, want %v", name, !want, want)
 	}
 	testservers.Eventually(t, "the refusals are logged", func(context.Context) bool { return strings.Count(logged.String(), "detail=scope") == 5 })
 }

@@ -21,9 +21,7 @@ func startSecureService(t *testing.T, args ...string) (dial func(context.Context
 	c := start(t, append([]string{"service", "--tls", "--listen", "127.0.0.1:0"}, args...)...)
 	address := c.find(`msg="reference service started" address=(\S+)`)
 	trust = &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}
-	if !trust.RootCAs.AppendCertsFromPEM(must(os.ReadFile(c.find(`authority=(\S+)`)))(t)) {
-		t.Fatal("the authority is no certificate")
-	}
+	stopIf(t, !trust.RootCAs.AppendCertsFromPEM(must(os.ReadFile(c.find(`authority=(\S+)`)))(t)), "the authority is no certificate")
 	return func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}, trust
@@ -36,9 +34,7 @@ func TestServiceSpeaksHTTP2AndHTTP1WithTLS(t *testing.T) {
 			transport := &http.Transport{DialContext: dial, TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: version == 2}
 			resp := must((&http.Client{Transport: transport}).Get("https://" + host + "/zen"))(t)
 			_ = resp.Body.Close()
-			if resp.StatusCode != http.StatusOK || resp.ProtoMajor != version {
-				t.Errorf("https://%s: got %d over %s", host, resp.StatusCode, resp.Proto)
-			}
+			failIf(t, resp.StatusCode != http.StatusOK || resp.ProtoMajor != version, "https://%s: got %d over %s", host, resp.StatusCode, resp.Proto)
 			transport.CloseIdleConnections()
 		}
 	}
@@ -80,8 +76,7 @@ func TestGatewayReachesAllHostsOfTheService(t *testing.T) {
 		{"POST " + upload + "?name=a", "uploads.localhost", 201, `"state":"uploaded"`},
 	} {
 		method, target, _ := strings.Cut(c.request, " ")
-		if status, body := send(method, c.host, target); status != c.status || !strings.Contains(body, c.want) {
-			t.Errorf("%s %s: got %d %q, want %d with %q", c.host, c.request, status, body, c.status, c.want)
-		}
+		status, body := send(method, c.host, target)
+		failIf(t, status != c.status || !strings.Contains(body, c.want), "%s %s: got %d %q, want %d with %q", c.host, c.request, status, body, c.status, c.want)
 	}
 }

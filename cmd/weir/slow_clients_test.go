@@ -95,9 +95,8 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 				31 * time.Second, 30 * time.Second,
 			},
 		} {
-			if took := drip(dial(), c.begin, c.slowly, c.pause); took < c.want || took > c.want+5*time.Second {
-				t.Errorf("%s: ended after %v, want %v", c.name, took, c.want)
-			}
+			took := drip(dial(), c.begin, c.slowly, c.pause)
+			failIf(t, took < c.want || took > c.want+5*time.Second, "%s: ended after %v, want %v", c.name, took, c.want)
 		}
 	})
 }
@@ -119,9 +118,7 @@ func TestSteadySlowBodyIsReadCompletely(t *testing.T) {
 			}
 		}()
 		text, err := io.ReadAll(conn)
-		if !strings.HasSuffix(string(text), fmt.Sprint(pieces<<14, " <nil>")) || err != nil {
-			t.Errorf("response %q, %v", text, err)
-		}
+		failIf(t, !strings.HasSuffix(string(text), fmt.Sprint(pieces<<14, " <nil>")) || err != nil, "response %q, %v", text, err)
 	})
 }
 
@@ -149,9 +146,8 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
-			if took := time.Since(began); n >= len(large) || took > 2*time.Minute {
-				t.Errorf("%s: %d bytes in %v", path, n, took)
-			}
+			took := time.Since(began)
+			failIf(t, n >= len(large) || took > 2*time.Minute, "%s: %d bytes in %v", path, n, took)
 		}
 	})
 }
@@ -174,23 +170,17 @@ func TestConnectionsPerAddressAreLimited(t *testing.T) {
 		}
 		for range 10 {
 			time.Sleep(time.Second) // the rate of new connections
-			if served(dial()) {
-				t.Error("a connection above the limit was accepted")
-			}
+			failIf(t, served(dial()), "a connection above the limit was accepted")
 		}
 		close(release)
 		for _, c := range first {
-			if !served(c) {
-				t.Error("a connection within the limit was closed")
-			}
+			failIf(t, !served(c), "a connection within the limit was closed")
 			_ = c.Close()
 		}
 		synctest.Wait() // the server has noticed the closed connections
 		c := dial()
 		_, _ = io.WriteString(c, "GET /users/4 HTTP/1.1\r\nHost: g\r\n\r\n")
-		if !served(c) {
-			t.Error("a connection was refused below the limit")
-		}
+		failIf(t, !served(c), "a connection was refused below the limit")
 	})
 }
 
@@ -254,17 +244,15 @@ func TestSlowUploadsBlockNoOtherClient(t *testing.T) {
 				c.takeTokens()
 				codes := c.upload(20, u.rate, u.size, u.withLength)
 				time.Sleep(time.Minute)
-				if waiting := len(c.takeTokens()); waiting != u.waiting {
-					t.Errorf("%d requests are upstream, want %d", waiting, u.waiting)
-				}
+				waiting := len(c.takeTokens())
+				failIf(t, waiting != u.waiting, "%d requests are upstream, want %d", waiting, u.waiting)
 				for i := range 8 {
 					c.wantTokens(fmt.Sprintf("/repos/acme/x%d/subscribers", i), 200, "tok-a")
 					time.Sleep(time.Minute)
 				}
 				for range 20 {
-					if code := <-codes; code != u.status {
-						t.Errorf("status %d, want %d", code, u.status)
-					}
+					code := <-codes
+					failIf(t, code != u.status, "status %d, want %d", code, u.status)
 				}
 				time.Sleep(time.Minute) // the uploads end
 			}, user("a"))
@@ -291,7 +279,6 @@ func TestAbortIsVisibleInHTTP10(t *testing.T) {
 	c := must(net.Dial("tcp", l.Addr().String()))(t)
 	defer func() { _ = c.Close() }()
 	_, _ = io.WriteString(c, "GET /a HTTP/1.0\r\n\r\n")
-	if text, err := io.ReadAll(c); err == nil {
-		t.Errorf("got %d bytes with a clean end", len(text))
-	}
+	text, err := io.ReadAll(c)
+	failIf(t, err == nil, "got %d bytes with a clean end", len(text))
 }

@@ -34,17 +34,13 @@ func TestSocketNeverHasAnotherMode(t *testing.T) {
 		c := must(net.Dial("unix", path))(t)
 		_ = c.Close()
 		noError(t, l.Close())
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Fatalf("after Close: %v", err)
-		}
+		_, err := os.Lstat(path)
+		stopIf(t, !errors.Is(err, fs.ErrNotExist), "after Close: %v", err)
 	}
 	close(stop)
 	<-done
 	delete(seen, 0o600)
-	if len(seen) > 0 {
-		t.Errorf("the socket had the modes %v", seen)
-	}
-	if left := must(os.ReadDir(filepath.Dir(path)))(t); len(left) > 0 {
-		t.Errorf("left in the directory: %v", left)
-	}
+	failIf(t, len(seen) > 0, "the socket had the modes %v", seen)
+	left := must(os.ReadDir(filepath.Dir(path)))(t)
+	failIf(t, len(left) > 0, "left in the directory: %v", left)
 }

@@ -34,9 +34,8 @@ func tryFileStore(file string) (*ledgerFile, error) {
 func spendOne(t *testing.T, s store) {
 	t.Helper()
 	p := limits.Permit{Claim: limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}}
-	if d := s.Admit(t.Context(), p.Claim); !d.Granted {
-		t.Fatal(d)
-	}
+	d := s.Admit(t.Context(), p.Claim)
+	stopIf(t, !d.Granted, "%v", d)
 	rate := policy.Rate{Limit: 5000, Used: 4000, Reset: time.Now().Add(time.Hour), Date: time.Now(), Resource: policy.Core}
 	noError(t, s.Settle(t.Context(), p, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}))
 }
@@ -52,9 +51,8 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	first := openFileStore(t, file)
 	spendOne(t, first)
 	noError(t, first.Close())
-	if list := must(os.ReadDir(filepath.Dir(file)))(t); len(list) != 2 {
-		t.Errorf("want the ledger and the lock, without temporary files, got %v", list)
-	}
+	list := must(os.ReadDir(filepath.Dir(file)))(t)
+	failIf(t, len(list) != 2, "want the ledger and the lock, without temporary files, got %v", list)
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("ledger file: %v, %v", info, err)
 	}
@@ -62,9 +60,8 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 	if used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey) {
 		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKey, first.hashKey)
 	}
-	if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("a second process opened the file: %v", err)
-	}
+	_, err := tryFileStore(file)
+	failIf(t, err == nil || !strings.Contains(err.Error(), "another process"), "a second process opened the file: %v", err)
 	noError(t, errors.Join(second.Close(), os.Remove(file)))
 	third := openFileStore(t, file)
 	if used(t, third) != 0 || string(third.hashKey) == string(first.hashKey) {
@@ -79,17 +76,15 @@ func TestKilledProcessLosesNoSpending(t *testing.T) {
 	spendOne(t, first)
 	write(t, copied, string(must(os.ReadFile(file))(t))+`{"At":1`) // a line that was not complete
 	second := openFileStore(t, copied)
-	if n := used(t, second); n < 4000 || n > 4200 {
-		t.Errorf("used %d after a kill, want 4000 and a few more", n)
-	}
+	n := used(t, second)
+	failIf(t, n < 4000 || n > 4200, "used %d after a kill, want 4000 and a few more", n)
 	claim := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 1}
 	if d := second.Admit(t.Context(), claim); d.Granted || d.Wait < 59*time.Second || d.Wait > time.Minute {
 		t.Errorf("the points count not as spent for a minute: %+v", d)
 	}
 	claim.Account = "unused"
-	if d := second.Admit(t.Context(), claim); !d.Granted {
-		t.Errorf("an account without requests: %+v", d)
-	}
+	d := second.Admit(t.Context(), claim)
+	failIf(t, !d.Granted, "an account without requests: %+v", d)
 	noError(t, errors.Join(first.Close(), second.Close()))
 }
 
@@ -99,22 +94,18 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 		write(t, file, text)
 		write(t, file+".new-1", "a file of an earlier version")
 		noError(t, os.Mkdir(file+".new", 0o700)) // such as a full disk
-		if _, err := tryFileStore(file); err == nil || !strings.Contains(err.Error(), "write ledger") {
-			t.Errorf("the new file cannot be written: %v", err)
-		}
+		_, err := tryFileStore(file)
+		failIf(t, err == nil || !strings.Contains(err.Error(), "write ledger"), "the new file cannot be written: %v", err)
 		noError(t, os.Remove(file+".new"))
 		s := openFileStore(t, file)
 		if used(t, s) != 0 || !strings.Contains(s.ColdStart(), "all points") {
 			t.Errorf("the ledger file %q: used %d, %q", text, used(t, s), s.ColdStart())
 		}
 		kept := must(filepath.Glob(file + ".corrupt-*"))(t)
-		if len(kept) != 1 || string(must(os.ReadFile(kept[0]))(t)) != text {
-			t.Errorf("the invalid file %q is not kept: %q", text, kept)
-		}
+		failIf(t, len(kept) != 1 || string(must(os.ReadFile(kept[0]))(t)) != text, "the invalid file %q is not kept: %q", text, kept)
 		noError(t, s.Close())
-		if list := must(os.ReadDir(filepath.Dir(file)))(t); len(list) != 3 {
-			t.Errorf("want the ledger, the lock and the invalid file, got %v", list)
-		}
+		list := must(os.ReadDir(filepath.Dir(file)))(t)
+		failIf(t, len(list) != 3, "want the ledger, the lock and the invalid file, got %v", list)
 		again := openFileStore(t, file)
 		creation := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 5, CreatesContent: true}
 		if d := again.Admit(t.Context(), creation); d.Granted || again.ColdStart() != s.ColdStart() {
@@ -151,13 +142,11 @@ func TestUnusableLedgerFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "ledger")
 	s := openFileStore(t, file)
 	noError(t, os.Mkdir(file+".new", 0o700)) // the new file cannot be written
-	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "save ledger") {
-		t.Errorf("a ledger that cannot be saved: %v", err)
-	}
+	err := s.Close()
+	failIf(t, err == nil || !strings.Contains(err.Error(), "save ledger"), "a ledger that cannot be saved: %v", err)
 }
 
 func TestUnwritableLedgerFileFailsAtStart(t *testing.T) {
-	if _, err := tryFileStore(filepath.Join(t.TempDir(), "nowhere", "ledger")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("error %v", err)
-	}
+	_, err := tryFileStore(filepath.Join(t.TempDir(), "nowhere", "ledger"))
+	failIf(t, !errors.Is(err, fs.ErrNotExist), "error %v", err)
 }

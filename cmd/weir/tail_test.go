@@ -154,18 +154,14 @@ func TestTailReconnects(t *testing.T) {
 		}
 		synctest.Wait()
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		err := <-ended
+		failIf(t, err != nil, "%v", err)
 		messages := problems.Take()
 		for _, want := range []string{"retrying in 1s", "answered 502", "retrying in 2s", "no data received for 45s"} {
-			if !strings.Contains(messages, want) {
-				t.Errorf("%q is missing in %s", want, messages)
-			}
+			failIf(t, !strings.Contains(messages, want), "%q is missing in %s", want, messages)
 		}
 		lines := out.Take()
-		if n := strings.Count(lines, "\n"); n != 4 || after.Load() != "1" {
-			t.Errorf("%d lines, after %v: %s", n, after.Load(), lines)
-		}
+		n := strings.Count(lines, "\n")
+		failIf(t, n != 4 || after.Load() != "1", "%d lines, after %v: %s", n, after.Load(), lines)
 	})
 }

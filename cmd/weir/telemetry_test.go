@@ -102,9 +102,7 @@ func TestStatisticsRequestIsTraced(t *testing.T) {
 	w := startTraced(t, computing(2))
 	const caller, part = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	answer := w.send(http.MethodGet, commits+"?secret=1", "Traceparent: 00-"+caller+"-"+part+"-01", "User-Agent: test/1", "Authorization: Bearer tok-owner")
-	if answer.Code != http.StatusOK || answer.Body.String() != "[]" {
-		t.Fatalf("got %d %s, want 200 []", answer.Code, answer.Body)
-	}
+	stopIf(t, answer.Code != http.StatusOK || answer.Body.String() != "[]", "got %d %s, want 200 []", answer.Code, answer.Body)
 	byName, drawn := w.spans()
 	const route = "GET /repos/{owner}/{repo}/stats/commit_activity"
 	const server, client, behind = route + " server", route + " client", "background " + route + " internal"
@@ -114,9 +112,8 @@ func TestStatisticsRequestIsTraced(t *testing.T) {
 		behind + " > poll internal", behind + " > queue internal", behind + " > " + client, behind + " > settle internal",
 	}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, drawn); diff != "" {
-		t.Fatalf("-want +got:\n%s", diff)
-	}
+	diff := cmp.Diff(want, drawn)
+	stopIf(t, diff != "", "-want +got:\n%s", diff)
 	root, background := byName[route][0], byName["background "+route][0]
 	var attempts []testservers.Span
 	for _, s := range byName[route] {
@@ -132,12 +129,9 @@ func TestStatisticsRequestIsTraced(t *testing.T) {
 		"network.protocol.version": "1.1", "user_agent.original": "test/1",
 		"weir.operation": "statistics/commit-activity", "weir.client": "pass-through", "weir.cache": "collapsed", "weir.admission": "admitted",
 	})
-	if root.Trace != caller || root.Parent != part || background.Trace == caller {
-		t.Errorf("trace %s with parent %s; trace of the background poll %s", root.Trace, root.Parent, background.Trace)
-	}
-	if account := root.Attributes["weir.account"]; len(account) != 32 {
-		t.Errorf("account %q", account)
-	}
+	failIf(t, root.Trace != caller || root.Parent != part || background.Trace == caller, "trace %s with parent %s; trace of the background poll %s", root.Trace, root.Parent, background.Trace)
+	account := root.Attributes["weir.account"]
+	failIf(t, len(account) != 32, "account %q", account)
 	host, port, _ := strings.Cut(w.address, ":")
 	for i, s := range attempts {
 		status, again := "202", ""
@@ -149,18 +143,16 @@ func TestStatisticsRequestIsTraced(t *testing.T) {
 			"server.address": host, "server.port": port, "http.response.status_code": status, "http.request.resend_count": again,
 		})
 	}
-	if links := byName["coalesce"][0].Links; !slices.Equal(links, []string{background.ID}) || !slices.Equal(background.Links, []string{root.ID}) {
-		t.Errorf("the coalesced call is linked to %v, the background poll to %v", links, background.Links)
-	}
+	links := byName["coalesce"][0].Links
+	failIf(t, !slices.Equal(links, []string{background.ID}) || !slices.Equal(background.Links, []string{root.ID}), "the coalesced call is linked to %v, the background poll to %v", links, background.Links)
 }
 
 // checkAttributes compares attributes. An empty value means that the attribute must be absent.
 func (w *tracedGateway) checkAttributes(s testservers.Span, want map[string]string) {
 	w.Helper()
 	for name, value := range want {
-		if got, there := s.Attributes[name]; got != value || there != (value != "") {
-			w.Errorf("%s: %s is %q, want %q", s.Name, name, got, value)
-		}
+		got, there := s.Attributes[name]
+		failIf(w, got != value || there != (value != ""), "%s: %s is %q, want %q", s.Name, name, got, value)
 	}
 }
 
@@ -191,13 +183,9 @@ func TestFollowerSpanLinksToLeader(t *testing.T) {
 		}
 	}
 	calls := byName["coalesce"]
-	if len(calls) != 1 {
-		t.Fatalf("%d coalesced calls", len(calls))
-	}
+	stopIf(t, len(calls) != 1, "%d coalesced calls", len(calls))
 	f := calls[0]
-	if f.Parent != follower.ID || f.Trace != follower.Trace || !slices.Equal(f.Links, []string{leader.ID}) || leader.Trace == follower.Trace {
-		t.Errorf("%+v, want the parent %s and a link to %s", f, follower.ID, leader.ID)
-	}
+	failIf(t, f.Parent != follower.ID || f.Trace != follower.Trace || !slices.Equal(f.Links, []string{leader.ID}) || leader.Trace == follower.Trace, "%+v, want the parent %s and a link to %s", f, follower.ID, leader.ID)
 }
 
 // scriptedUpstream responds as the last segment of the path names.
@@ -274,9 +262,8 @@ func TestEverySpanIsDocumented(t *testing.T) {
 			delete(got, name) // a span without attributes
 		}
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-documented +sent:\n%s", diff)
-	}
+	diff := cmp.Diff(want, got)
+	failIf(t, diff != "", "-documented +sent:\n%s", diff)
 }
 
 // documentedAs returns the name and kind of a span as in the documentation.
@@ -304,12 +291,9 @@ func (w *tracedGateway) runPipeline(socket string) {
 	p.Set(ctx, "secret-key", "secret-value", time.Minute)
 	p.Get(ctx, "secret-key")
 	must(p.Exec(ctx))(w)
-	if client.LPush(ctx, "secret-key", "secret-value").Err() == nil {
-		w.Error("the command on a wrong type succeeded")
-	}
-	if err := client.Get(ctx, "no-key").Err(); err == nil {
-		w.Error("the command on a missing key succeeded")
-	}
+	failIf(w, client.LPush(ctx, "secret-key", "secret-value").Err() == nil, "the command on a wrong type succeeded")
+	err := client.Get(ctx, "no-key").Err()
+	failIf(w, err == nil, "the command on a missing key succeeded")
 }
 
 // TestRedisCommandsAreTraced checks that each command is a span without keys and values.
@@ -321,9 +305,7 @@ func TestRedisCommandsAreTraced(t *testing.T) {
 	w.runPipeline(socket)
 	byName, drawn := w.spans()
 	for _, want := range []string{"queue internal > EVALSHA client", "poll internal > PIPELINE client", "poll internal > LPUSH client"} {
-		if !slices.Contains(drawn, want) {
-			t.Errorf("missing span %s in\n%s", want, strings.Join(drawn, "\n"))
-		}
+		failIf(t, !slices.Contains(drawn, want), "missing span %s in\n%s", want, strings.Join(drawn, "\n"))
 	}
 	if s := byName["LPUSH"][0]; !s.Failed || s.Attributes["error.type"] != "WRONGTYPE" {
 		t.Errorf("the span of a failed command is %+v", s)
@@ -332,9 +314,8 @@ func TestRedisCommandsAreTraced(t *testing.T) {
 		t.Errorf("a missing key counts as failed: %+v", s)
 	}
 	for _, s := range w.received.Spans() {
-		if text := fmt.Sprint(s); strings.Contains(text, "secret-") || strings.Contains(text, "weir:") || s.Kind == trace.Span_SPAN_KIND_UNSPECIFIED {
-			t.Errorf("span with a secret, a key or no kind: %s", text)
-		}
+		text := fmt.Sprint(s)
+		failIf(t, strings.Contains(text, "secret-") || strings.Contains(text, "weir:") || s.Kind == trace.Span_SPAN_KIND_UNSPECIFIED, "span with a secret, a key or no kind: %s", text)
 	}
 }
 
@@ -383,9 +364,8 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 		serveRequest(w, uniqueRequest(i))
 	}
 	after, text := heap(), w.metrics()
-	if grown := int64(after) - int64(before); grown > 48<<20 {
-		t.Errorf("the heap grew by %d MiB during %d requests", grown>>20, requests-warm)
-	}
+	grown := int64(after) - int64(before)
+	failIf(t, grown > 48<<20, "the heap grew by %d MiB during %d requests", grown>>20, requests-warm)
 	series := map[string]int{}
 	for line := range strings.Lines(text) {
 		if name, _, ok := strings.Cut(line, "{"); ok && !strings.HasSuffix(name, "_bucket") {
@@ -393,14 +373,11 @@ func TestMetricLabelsAreBounded(t *testing.T) {
 		}
 	}
 	for name, n := range series {
-		if n > 4000 {
-			t.Errorf("%s has %d series", name, n)
-		}
+		failIf(t, n > 4000, "%s has %d series", name, n)
 	}
 	for _, part := range []string{"owner-", "repo-", "zzz-", "host-", "FOO", "Bearer", "overflow"} {
-		if i := strings.Index(text, part); i >= 0 {
-			t.Errorf("%q is in the metrics: %q", part, text[max(0, i-200):i+len(part)])
-		}
+		i := strings.Index(text, part)
+		failIf(t, i >= 0, "%q is in the metrics: %q", part, text[max(0, i-200):i+len(part)])
 	}
 	t.Logf("%d MiB before, %d MiB after; series: %v", before>>20, after>>20, series)
 }
@@ -441,9 +418,8 @@ func TestTelemetryContainsNoToken(t *testing.T) {
 	}
 	text := w.exported()
 	for _, secret := range []string{"16C7e42F292c6912E", "a-token-without-a"} {
-		if i := strings.Index(text, secret); i >= 0 {
-			t.Errorf("exported: %s", text[max(0, i-300):i+len(secret)])
-		}
+		i := strings.Index(text, secret)
+		failIf(t, i >= 0, "exported: %s", text[max(0, i-300):i+len(secret)])
 	}
 	if !strings.Contains(text, "REDACTED") || len(w.received.Spans()) < 28 {
 		t.Errorf("%d spans were exported", len(w.received.Spans()))
@@ -471,25 +447,18 @@ func TestTelemetryContainsNoRequestFields(t *testing.T) {
 	w.send(http.MethodGet, "/emojis")
 	text := w.exported()
 	for _, part := range []string{"field-of-the", "body-of-the", "words-of-the", "FOO-BAR"} {
-		if i := strings.Index(text, part); i >= 0 {
-			t.Errorf("exported: %s", text[max(0, i-300):i+len(part)])
-		}
+		i := strings.Index(text, part)
+		failIf(t, i >= 0, "exported: %s", text[max(0, i-300):i+len(part)])
 	}
-	if !utf8.ValidString(text) {
-		t.Error("the export is not valid UTF-8")
-	}
+	failIf(t, !utf8.ValidString(text), "the export is not valid UTF-8")
 	spans := w.received.Spans()
 	if last := spans[len(spans)-1]; last.Name != "GET /…" {
 		t.Errorf("the last span is %+v", last)
 	}
 	for _, s := range spans {
-		if strings.ContainsFunc(s.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("span with the unprintable name %q", s.Name)
-		}
+		failIf(t, strings.ContainsFunc(s.Name, func(r rune) bool { return !unicode.IsPrint(r) }), "span with the unprintable name %q", s.Name)
 		for name, value := range s.Attributes {
-			if len(value) > 1024 {
-				t.Errorf("attribute %s has %d bytes", name, len(value))
-			}
+			failIf(t, len(value) > 1024, "attribute %s has %d bytes", name, len(value))
 		}
 	}
 }
@@ -503,9 +472,8 @@ func TestServeWritesAllAccessLinesBeforeItEnds(t *testing.T) {
 			get(t, "http://"+s.gateway+"/rate_limit")
 		}
 	})
-	if n := strings.Count(s.output.String(), " msg=request "); n != 20 {
-		t.Errorf("%d access lines, want 20", n)
-	}
+	n := strings.Count(s.output.String(), " msg=request ")
+	failIf(t, n != 20, "%d access lines, want 20", n)
 }
 
 // TestLogFormatOfTheProcess checks that both kinds of lines have the configured format.
@@ -516,9 +484,7 @@ func TestLogFormatOfTheProcess(t *testing.T) {
 		sendTo(g, http.MethodGet, "/rate_limit", "")
 		_ = g.reload() // fails, because the configuration is not in a file
 	})
-	if messages["request"] != 1 || messages["reload failed; the previous configuration stays in force"] != 1 {
-		t.Errorf("got the lines %v", messages)
-	}
+	failIf(t, messages["request"] != 1 || messages["reload failed; the previous configuration stays in force"] != 1, "got the lines %v", messages)
 }
 
 // The pages of the admin listener show requests whose access lines are not written.
@@ -526,11 +492,9 @@ func TestAdminPagesShowAllFinishedRequests(t *testing.T) {
 	g := open(t, configure(nowhere))
 	for n := range 3 {
 		sendTo(g, http.MethodGet, "/rate_limit", "")
-		if got := len(adminAPI[[]history.Request](t, g, "/api/v1/requests")); got != n+1 {
-			t.Errorf("got %d requests, want %d", got, n+1)
-		}
+		got := len(adminAPI[[]history.Request](t, g, "/api/v1/requests"))
+		failIf(t, got != n+1, "got %d requests, want %d", got, n+1)
 	}
-	if text := sendTo(g.admin(g.started.Admin), http.MethodGet, "/metrics", "").Body.String(); !strings.Contains(text, `weir_requests_total{weir_cache="own",weir_client="pass-through",weir_operation="rate-limit/get"} 3`) {
-		t.Errorf("the metrics do not count three requests: %s", text)
-	}
+	text := sendTo(g.admin(g.started.Admin), http.MethodGet, "/metrics", "").Body.String()
+	failIf(t, !strings.Contains(text, `weir_requests_total{weir_cache="own",weir_client="pass-through",weir_operation="rate-limit/get"} 3`), "the metrics do not count three requests: %s", text)
 }

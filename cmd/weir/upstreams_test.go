@@ -20,9 +20,8 @@ func TestOnlyThePublicAPIHasPlainNamesInRedis(t *testing.T) {
 		cfg := configure(api)
 		cfg.Upstream.Dialect = "github"
 		name := ledgerName(cfg)
-		if other, known := names[name]; known || (name == "") != (api == "https://api.github.com") {
-			t.Errorf("%s has the name %q, as %q", api, name, other)
-		}
+		other, known := names[name]
+		failIf(t, known || (name == "") != (api == "https://api.github.com"), "%s has the name %q, as %q", api, name, other)
 		names[name] = api
 		for _, same := range []string{strings.ToUpper(api[:12]) + api[12:], api + "/"} {
 			if cfg.Upstream.URL = same; ledgerName(cfg) != name {
@@ -39,9 +38,8 @@ func TestReloadKeepsTheAPIOfTheNamesInRedis(t *testing.T) {
 		c.Store.URL = "unix://" + testservers.Redis(t)
 	}))
 	reloadChanged(t, g, func(c *config.Config) { c.Upstream.URL = "http://127.0.0.1:1" })
-	if w := sendTo(g, http.MethodGet, "/zen", ""); w.Code != http.StatusOK {
-		t.Errorf("got %d from another API than that of the ledger", w.Code)
-	}
+	w := sendTo(g, http.MethodGet, "/zen", "")
+	failIf(t, w.Code != http.StatusOK, "got %d from another API than that of the ledger", w.Code)
 }
 
 // TestUpstreamsOnOneRedisShareNothing starts gateways for two APIs with the same credentials on one Redis. The first API limits
@@ -79,9 +77,7 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 	})
 	testservers.Eventually(t, "the other API responds", func(context.Context) bool {
 		code := get(second, "/user")
-		if code == http.StatusTooManyRequests {
-			t.Fatal("the other API has the cool-down")
-		}
+		stopIf(t, code == http.StatusTooManyRequests, "the other API has the cool-down")
 		return code == http.StatusOK
 	})
 	for _, g := range []*gateway{first, second} {
@@ -89,9 +85,7 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 	}
 	list := must(second.store.Accounts(t.Context(), 100))(t)
 	for _, a := range list {
-		if !a.BlockedUntil.IsZero() {
-			t.Errorf("the other API shows the cool-down of %+v", a)
-		}
+		failIf(t, !a.BlockedUntil.IsZero(), "the other API shows the cool-down of %+v", a)
 	}
 	// A purge and a webhook of the first API do not concern the other API.
 	deliver(first, "X-Service-", "secret", "push", "1", `{"repository": {"full_name": "acme/widgets"}}`)
