@@ -172,5 +172,6 @@ func (p *Part) Merge(from *Part, now int64) {
 	rest := NewPart(from.Name, from.Kind)
 	rest.Cooldown, rest.changes, rest.Enforced = from.Cooldown.clone(), from.changes, from.Enforced
 	rest.Cooldown.probe = 0
+	rest.least, rest.most, rest.timed = from.least, from.most, from.timed
 	*from = *rest
 }
