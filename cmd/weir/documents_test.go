@@ -127,9 +127,9 @@ func TestDocumentsNamedByTheCodeExist(t *testing.T) {
 // TestDetailsOfCacheStatusAreDocumented finds each detail of a refusal in the table of docs/cache.md.
 func TestDetailsOfCacheStatusAreDocumented(t *testing.T) {
 	table := string(must(os.ReadFile("../../docs/cache.md"))(t))
-	names := regexp.MustCompile(`(?:detail: +|Reason += )"([a-z-]+)"`)
+	names := regexp.MustCompile(`(?:[dD]etail: +|Reason += )"([a-z-]+)"`)
 	var found int
-	for _, pattern := range []string{"proxy/*.go", "limits/*.go", "limits/redisledger/*.go"} {
+	for _, pattern := range []string{"proxy/*.go", "proxy/refusal/*.go", "proxy/screen/*.go", "limits/*.go", "limits/redisledger/*.go"} {
 		for _, path := range must(filepath.Glob("../../" + pattern))(t) {
 			if strings.HasSuffix(path, "_test.go") {
 				continue

@@ -243,7 +243,7 @@ func wantNothingRefused(t *testing.T, operator *redis.Client) {
 }
 
 // redisKeys matches every key of the gateway. Names in keys are hashes, or names of the configuration and the catalogue.
-var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(epoch|key|(replicas|accounts|resources|aliases):[0-9a-f]{16}))$`)
+var redisKeys = regexp.MustCompile(`^weir:(account:3:\{[0-9a-f]{32}\}|(cache|candidates|fetch):[0-9a-f]{64}|cache:(purges|replicas)|\{weir\}:(epoch|key|(replicas|accounts|resources|aliases|names):[0-9a-f]{16}))$`)
 
 // TestRedisKeysContainNoTextOfRequests sends names with a meaning in the protocol, the patterns and the slots of Redis in
 // every part of a request, a response and a delivery. All keys keep their forms and expire, no stored text is readable
