@@ -473,7 +473,7 @@ func (h *hostileRun) client(w *world, replica, account int, rng *rand.Rand) *hos
 var hostileOperations = []struct{ method, path, body string }{
 	{"GET", "/users/octocat?n=%d", ""},
 	{"GET", "/repos/acme/widgets/subscribers?n=%d", ""},
-	{"PATCH", "/repos/acme/widgets?n=%d", "{}"},
+	{"PUT", "/repos/acme/widgets/subscription?n=%d", "{}"},
 	{"POST", "/repos/acme/widgets/issues?n=%d", "{}"},
 	{"GET", "/search/issues?q=%d", ""},
 	{"GET", "/search/code?q=%d", ""},
