@@ -22,7 +22,8 @@ type attempt struct {
 	*exchange
 	*question // of this attempt; that of the exchange may be another one until publish
 	result    result
-	// ctx is the context of the requests upstream. It ends when the client disconnects, unless other clients wait for the response.
+	// ctx is the context of the requests upstream. It ends when the client disconnects, unless other clients or the
+	// circuit breaker wait for the response.
 	ctx context.Context
 	storedResponses
 	sentConditions
@@ -71,8 +72,8 @@ type storedResponses struct {
 	hidden *cache.Entry
 	// current is set if the stored response is used because webhooks report its changes.
 	current bool
-	// uncacheable is set if the last response to the question could not be stored. skipShared is set if look-ups omit
-	// the shared tier.
+	// uncacheable is set if the last response to the question could not be stored. skipShared is set if the next one
+	// probably cannot either: the shared tier and proofs of access are omitted, and the upstream selects the coding.
 	uncacheable, skipShared bool
 }
 
@@ -94,7 +95,8 @@ func (g *Gateway) newAttempt(ex *exchange, q *question) *attempt {
 }
 
 // answerFromCache writes a usable stored response, or the refusal for only-if-cached, and reports whether a response
-// was written. A stale response stays in the attempt for revalidation.
+// was written. A stale response stays in the attempt for revalidation, and a stored 403 or 404
+// while another credential may have access.
 func (g *Gateway) answerFromCache(a *attempt) bool {
 	if a.ranged && g.answerRange(a) {
 		return true
@@ -193,8 +195,8 @@ func (a *attempt) bypass() record.ForwardReason {
 }
 
 // lookup returns the stored response to the question, and sets current. If the question is known to have uncacheable responses,
-// lookup reads only the memory tier. If the upstream has refused the credential, all its responses are stale, also those that
-// another replica or an earlier process has stored.
+// lookup reads only the memory tier, unless the client sends Cache-Control. If the upstream has refused the credential, all its
+// responses are stale, also those that another replica or an earlier process has stored.
 func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool) {
 	e, purged = g.Cache.Memory.Lookup(a.key, a.Header)
 	a.current = g.isCurrent(a, e, purged, now)
@@ -220,13 +222,21 @@ func (g *Gateway) lookup(a *attempt, now time.Time) (e *cache.Entry, purged bool
 	return e, purged
 }
 
-// hasLostAccess reports whether the upstream refused the credential in its last response.
-func (g *Gateway) hasLostAccess(a *attempt) bool {
-	return a.hasAccess() && g.tokens.HasLostAccess(a.caller.Class)
+// mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
+// status.
+func (q *question) mayBeHidden(status int) bool {
+	return q.identity.Pool != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
+		q.match.Operation.Safe() && !q.match.Operation.Personal
 }
 
-// hasAccess reports whether the responses to the question depend on the access of a credential.
-func (q *question) hasAccess() bool { return q.tagged().DependsOnAccess() }
+// hasLostAccess reports whether the upstream refused the credential in its last response. Anonymous requests and reference data
+// have no access to lose.
+func (g *Gateway) hasLostAccess(a *attempt) bool {
+	return a.dependsOnAccess() && g.tokens.HasLostAccess(a.caller.Class)
+}
+
+// dependsOnAccess reports whether the responses to the question depend on the access of a credential.
+func (q *question) dependsOnAccess() bool { return q.tagged().DependsOnAccess() }
 
 // passCoding lets the upstream select the content coding of a response that will probably not be stored.
 func (a *attempt) passCoding() {

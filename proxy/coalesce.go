@@ -15,7 +15,7 @@ import (
 	"github.com/weirgate/weir/proxy/record"
 )
 
-// answer gets the response from the upstream, with a separate request or through a coalesced call.
+// answer gets the response with a separate request upstream or through a coalesced call.
 func (g *Gateway) answer(a *attempt, out *http.Request) (*http.Response, error) {
 	switch {
 	case a.call != nil: // a background task, which leads its call already
@@ -48,7 +48,7 @@ func (a *attempt) coalesces() bool {
 }
 
 const (
-	// maxFollowed bounds the calls that one request follows without a usable result. Counted are a stored or shared response
+	// maxFollowed bounds the calls that one request follows without a usable result. Counted are a stored, passed or large response
 	// that the client may not use, and, during statistics, any other result without a response.
 	maxFollowed = 3
 	// pollPatience is the time for which a request that may be a long poll waits for the response header of another request.
@@ -58,8 +58,8 @@ const (
 	shortWait = 50 * time.Millisecond
 )
 
-// coalesce gets the response through a call. The leader sends the request. A follower gets the stored response, or the
-// shared response of a GraphQL query without a rule.
+// coalesce gets the response through a call. The leader sends the request. A follower gets the stored response, the
+// large body while it arrives, or a response that the call passes without storage.
 func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error) {
 	for skipped := 0; a.followed < maxFollowed; {
 		c, leads := g.join(a, a.method, skipped)
@@ -81,7 +81,7 @@ func (g *Gateway) coalesce(a *attempt, out *http.Request) (*http.Response, error
 				return resp, nil
 			}
 			a.followed++
-		case result == coalesce.Shared:
+		case result == coalesce.Passed:
 			if resp := g.sharedResponse(a, c.Response()); resp != nil {
 				return resp, nil
 			}
@@ -152,7 +152,7 @@ func (g *Gateway) startCall(a *attempt, c *coalesce.Call, out *http.Request) (*h
 	return g.lead(a, out)
 }
 
-// lead sends the request of the call that the attempt leads, and finishes the call, unless its body arrives or a background task
+// lead answers the call that the attempt leads, from memory if another call has stored the response, and finishes the call, unless its body arrives or a background task
 // continues it.
 func (g *Gateway) lead(a *attempt, out *http.Request) (resp *http.Response, err error) {
 	call, ending := a.call, coalesce.Ending{Result: coalesce.Private} // after a panic

@@ -41,7 +41,7 @@ type exchange struct {
 	authorized   bool          // the client may send the request; only these clients get the trace of the request
 	prefix       string        // prefix of the client's path: Config.Prefix, "/api/v3", or both
 	prefer       fields.Preference
-	// question is nil before the operation is known, and has no credential before ask ends. publish replaces it by the question of
+	// question is nil before the operation is known, and has no credential before ask has chosen one. publish replaces it by the question of
 	// the attempt whose result the client gets.
 	question  *question
 	shed      error                                 // the refusal of an overloaded gateway

@@ -49,7 +49,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 		}
 	case http.StatusBadRequest, http.StatusPreconditionFailed, http.StatusRequestHeaderFieldsTooLarge:
 		if a.conditional && !onlyStale(a.candidates) { // the upstream may refuse the number of ETags
-			return g.fetchUnconditionally(a, out, resp)
+			return g.fetchWithoutStored(a, out, resp)
 		}
 	}
 	a.result.cache.ForwardStatus = resp.StatusCode
@@ -58,7 +58,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 		return newer, ending, nil
 	}
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.requestedAt, Answered: time.Now()}
-	if resp.StatusCode >= http.StatusMultipleChoices { // the upstream denies the path or has moved its object
+	if resp.StatusCode >= http.StatusMultipleChoices { // the upstream may deny the path, or have moved its object
 		g.endAccess(a, resp.StatusCode)
 		g.endRedirected(a, resp.StatusCode)
 	}
@@ -126,8 +126,8 @@ func isServerError(status int) bool {
 	return status == http.StatusInternalServerError || http.StatusBadGateway <= status && status <= http.StatusGatewayTimeout
 }
 
-// staleOr returns the stale fallback after a failed request, or err without a fallback. The request got no permit, or
-// the upstream cannot be reached. A response that must be revalidated cannot replace an error (RFC 9111 section
+// staleOr returns the stale fallback after a failed request, or err without a fallback. The request got no permit, the
+// gateway is overloaded, or the upstream cannot be reached. A response that must be revalidated cannot replace an error (RFC 9111 section
 // 5.2.2.2).
 func (g *Gateway) staleOr(a *attempt, err error) (*http.Response, error) {
 	var refused *limits.Refusal
@@ -168,8 +168,8 @@ func (g *Gateway) useFallback(a *attempt, reason string) *http.Response {
 	return g.entryResponse(a, a.fallback, now)
 }
 
-// fetchUnconditionally repeats a request with only the client's own conditions.
-func (g *Gateway) fetchUnconditionally(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
+// fetchWithoutStored repeats a request without conditions for stored responses. Those of the client remain.
+func (g *Gateway) fetchWithoutStored(a *attempt, out *http.Request, resp *http.Response) (*http.Response, coalesce.Ending, error) {
 	bodies.Discard(resp.Body)
 	a.unconditional = true
 	a.call.SetPaused(true)              // resumed when the request has a permit

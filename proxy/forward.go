@@ -148,7 +148,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // encode applies a content coding to a response that the upstream sent in identity form. A stored response is encoded
-// already.
+// already, unless its packed form has no coding that the client accepts.
 func (a *attempt) encode(resp *http.Response) {
 	if !a.identityAsked {
 		return
@@ -390,13 +390,6 @@ func (t answered) verdict(rejectedBefore bool) verdict {
 	return verdictFinal
 }
 
-// mayBeHidden reports whether another credential of the client may have access to a resource after this credential got
-// status.
-func (q *question) mayBeHidden(status int) bool {
-	return q.identity.Pool != nil && (status == http.StatusForbidden || status == http.StatusNotFound) &&
-		q.match.Operation.Safe() && !q.match.Operation.Personal
-}
-
 // add records an attempt. The first hidden response is kept, and other responses are discarded.
 func (f *earlierAttempts) add(t answered, v verdict) {
 	switch v {
@@ -483,7 +476,7 @@ func soonest(list []answered) answered {
 	return best
 }
 
-// forwardedBody records an error of the upstream's body. A disconnect of the client is not recorded.
+// forwardedBody filters the trailers of the upstream's body, and records its error. A disconnect of the client is not recorded.
 type forwardedBody struct {
 	io.ReadCloser
 	g    *Gateway

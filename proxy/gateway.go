@@ -7,12 +7,13 @@
 //   - an attempt answers a question from the cache or with requests upstream, and ends with its result
 //   - the [record.Record] describes the request, and is handed to Config.Observe once
 //
-// docs/internals/architecture.md lists the calls of a hit, a miss and a revalidation. refusal.go writes all error bodies.
+// docs/internals/architecture.md lists the calls of a hit, a miss and a revalidation, with the file of each. Gateway.refuse writes the gateway's own
+// error bodies.
 //
 // Invariants:
 //   - The cache key is made from the same question that is sent.
 //   - No request is sent upstream without a permit, and every permit is settled.
-//   - A response reaches another client only through the cache, under the key of that client's security class.
+//   - A response reaches another client only through the cache or a coalesced call, under the key of that client's security class.
 //   - The table in policy/fields.yaml decides for all requests which fields are forwarded.
 //   - Every forwarded request field that may change a response is part of the cache key.
 //   - The credential is set after the permit was granted, and is sent to the upstream only. A request with a key of this gateway in its target or

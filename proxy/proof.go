@@ -215,7 +215,7 @@ func (g *Gateway) notModified(a *attempt, out *http.Request, resp *http.Response
 	}
 	c, ok := g.confirmed(a, out.Header, resp.Header)
 	if !ok {
-		return g.fetchUnconditionally(a, out, resp)
+		return g.fetchWithoutStored(a, out, resp)
 	}
 	bodies.Discard(resp.Body)
 	answer := cache.Response{Status: resp.StatusCode, Header: resp.Header, Requested: a.requestedAt, Answered: time.Now()}

@@ -9,7 +9,7 @@ import (
 	"github.com/weirgate/weir/proxy/refusal"
 )
 
-// refuse writes the error response for err. No other function writes an error body.
+// refuse writes the error response for err. No other function writes an error body of the gateway.
 func (g *Gateway) refuse(ex *exchange, err error) {
 	f := ex.drained()
 	if f == nil {

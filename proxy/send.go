@@ -32,6 +32,7 @@ import (
 //   - The connection broke before the response.
 //   - The response is a limit error, and the client can wait for the end of the limit.
 //   - The upstream does not accept a token of the gateway yet, or not any more.
+//   - The upstream denies a permission that a new token of the gateway may have.
 //   - The upstream still computes statistics (202), and the attempt is that of a background task.
 //
 // Each repetition needs a new permit.
@@ -159,8 +160,8 @@ func (g *Gateway) beginToken(a *attempt) (end func(status int), err error) {
 	return end, nil
 }
 
-// makeReady waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential gets no
-// permit, because a request that is not sent must reserve no quota.
+// makeReady waits for the credential, acquires a permit, and prepares the request. A request with an unusable credential
+// keeps no permit, because a request that is not sent must reserve no quota.
 func (g *Gateway) makeReady(a *attempt, out *http.Request, caller policy.Caller, first bool) (*permitted, error) {
 	if a.graphQL != nil {
 		if err := g.refuseHeavy(a); err != nil {

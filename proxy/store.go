@@ -22,7 +22,7 @@ import (
 )
 
 // storeResponse returns the response for the client. When the body is complete, storeResponse stores it, or passes it to the followers of
-// the call: the response to a GraphQL query without a rule, or a client error that cannot be stored. A response that is stored
+// the call: the response to a GraphQL query without a rule, or an error or a redirect that cannot be stored. A response that is stored
 // or passed loses its trailers, because another goroutine may read the body.
 func (g *Gateway) storeResponse(
 	a *attempt, key cache.Key, resp *http.Response, sent http.Header, answer cache.Response,
@@ -71,7 +71,7 @@ func (g *Gateway) storeResponse(
 			return private
 		}
 		if e.Body = body; passes || a.graphQL != nil && !policy.HasGraphQLData(body) {
-			return coalesce.Ending{Result: coalesce.Shared, Response: e}
+			return coalesce.Ending{Result: coalesce.Passed, Response: e}
 		}
 		if e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {
 			return private
@@ -79,7 +79,7 @@ func (g *Gateway) storeResponse(
 		if a.graphQL != nil {
 			if !a.cacheable {
 				e.Tags = append(e.Tags, tags.OfNodes(e.Body)...)
-				return coalesce.Ending{Result: coalesce.Shared, Response: e}
+				return coalesce.Ending{Result: coalesce.Passed, Response: e}
 			}
 			a.completeQueryEntry(e)
 		}
@@ -135,7 +135,7 @@ func (g *Gateway) shareHead(a *attempt, answer cache.Response) coalesce.Ending {
 	if !ok || !isError && a.resultFor(e) == coalesce.Private {
 		return coalesce.Ending{Result: coalesce.Private}
 	}
-	return coalesce.Ending{Result: coalesce.Shared, Response: e}
+	return coalesce.Ending{Result: coalesce.Passed, Response: e}
 }
 
 // maxEntry is the size of the largest body that is stored.

@@ -33,7 +33,7 @@ func (q *question) tags() []string { return q.tagged().Tags() }
 // A path may have the number of a root object instead of the name. So the denial of a name also concerns all responses by number, and the
 // denial of a number whose responses are stored concerns all responses to the credential.
 func (g *Gateway) endAccess(a *attempt, status int) {
-	if status < http.StatusBadRequest || !a.match.Operation.Safe() || !a.hasAccess() || !a.replacesStored(status) || isFeed(a.match.Path) {
+	if status < http.StatusBadRequest || !a.match.Operation.Safe() || !a.dependsOnAccess() || !a.replacesStored(status) || isFeed(a.match.Path) {
 		return // a feed may be denied to a scheme of the credential
 	}
 	c, denied := a.match.Collection(), a.tagged().OfDenial()

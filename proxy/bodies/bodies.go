@@ -1,4 +1,4 @@
-// Package bodies reads bodies of upstream responses: it peeks at their beginning, and detects those that are cut.
+// Package bodies reads the bodies of messages in advance: it peeks at their beginning, and detects those that are cut.
 package bodies
 
 import (

@@ -35,8 +35,8 @@ const (
 	Pending Result = iota
 	// Stored means that the response is in the cache.
 	Stored
-	// Shared means that the response is in [Call.Response], and not in the cache.
-	Shared
+	// Passed means that the response is in [Call.Response], and not in the cache.
+	Passed
 	// Streaming means that the body is too large for the cache, and arrives in [Call.Stream]. The follower stays until it calls
 	// Leave.
 	Streaming
@@ -65,7 +65,7 @@ func (r Result) String() string {
 type Ending struct {
 	Result   Result
 	Err      error        // cause of Failed
-	Response *cache.Entry // set with Shared
+	Response *cache.Entry // set with Passed
 }
 
 // Stream is a body that followers read while it arrives.
@@ -184,7 +184,7 @@ func (c *Call) Detach(cancel context.CancelCauseFunc) bool {
 	return true
 }
 
-// Response returns the response of a call with the result Shared.
+// Response returns the response of a call with the result Passed.
 func (c *Call) Response() *cache.Entry {
 	c.mu.Lock()
 	defer c.mu.Unlock()

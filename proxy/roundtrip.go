@@ -138,7 +138,7 @@ func boundRetryAfter(h http.Header, outcome *limits.Outcome) time.Duration {
 }
 
 // mayReportLimit reports whether the body of a response must be read to recognize a limit error. A successful response of
-// REST is rarely one, so its length or its beginning decides. The response must be JSON of the API, because other
+// REST is rarely one, so its length or its beginning decides. It must be JSON of the API, because other
 // representations are texts of users.
 func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	const longestError = 1 << 10
