@@ -351,11 +351,11 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 	switch detail {
 	case "primary", "points", "content", "concurrency", "cpu":
 		ok = budgets[detail]()
-	case "cooldown", "queue", "headroom":
+	case "cooldown", "headroom":
 		ok = budgets["primary"]()
-	case "client": // the clients of an account divide each of its budgets
+	case "client", "queue": // the clients of an account divide each of its budgets, and wait behind each other for any of them
 		for _, exhausted := range budgets {
-			ok = ok || a.sharesAccount() && exhausted()
+			ok = ok || (detail == "queue" || a.sharesAccount()) && exhausted()
 		}
 	case "refused-token":
 		ok = a.madeUp
