@@ -34,8 +34,9 @@ type oracle struct {
 	records  map[string]walkRecord // of the access log, by request ID
 	senders  map[string]string     // actors, by request ID
 	failures []failedReply         // to find in the records
-	findings []string              // violations
-	outcomes map[string]int        // replies by status and cache status, for the log
+	expected []expectedBreak
+	findings []string       // violations
+	outcomes map[string]int // replies by status and cache status, for the log
 	// lostLimits counts limit errors that the gateway could not receive, because their client had left.
 	lostLimits  int
 	limitErrors []string               // for a finding
@@ -65,6 +66,12 @@ type failedReply struct {
 	status           int
 	began, ended     time.Time
 	broken           bool // in the middle of the body
+}
+
+// expectedBreak is a failure that the service must have caused by breaking a request.
+type expectedBreak struct {
+	failedReply
+	request string // method and path
 }
 
 func newOracle(s *service.Service, faults quirk.Set) *oracle {
@@ -369,7 +376,8 @@ func (o *oracle) justify(a *walkActor, m message, path string, r reply, f failed
 			return time.Since(x.began) < time.Minute && (x.status != http.StatusCreated || x.ended.IsZero() || x.lost)
 		})
 	case "upstream", "timeout", "":
-		ok = slices.ContainsFunc(o.broken[m.method+path], func(at time.Time) bool { return !at.Before(f.began) })
+		o.expected = append(o.expected, expectedBreak{f, m.method + path}) // the service may notice a broken connection later
+		ok = true
 	default:
 		return "failure with an unknown detail"
 	}
@@ -403,6 +411,11 @@ func (w *walk) conclude() []string {
 	}
 	for _, stale := range o.judge.Stale() {
 		wrong("stale: %s", stale)
+	}
+	for _, e := range o.expected {
+		if !slices.ContainsFunc(o.broken[e.request], func(at time.Time) bool { return !at.Before(e.began) }) {
+			wrong("failure that neither the service nor a limit justifies: %s", e.what)
+		}
 	}
 	for _, f := range o.failures {
 		if reason := o.unexplained(f); reason != nil {
