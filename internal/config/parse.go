@@ -426,7 +426,7 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 		return "", fmt.Errorf("file %q: has more than 1 MiB, so it is not that of a secret; correct its path", path)
 	case secret == "":
 		return "", fmt.Errorf("file %q: is empty; write the secret into it", path)
-	case strings.HasPrefix(secret, "\ufeff"): // which nobody sees, and which changes the secret
+	case strings.HasPrefix(secret, "\ufeff"): // editors hide the byte order mark, and it changes the secret
 		return "", fmt.Errorf("file %q: begins with a byte order mark; save it without one", path)
 	}
 	return credential.Secret(secret), nil

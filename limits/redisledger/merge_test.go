@@ -98,7 +98,7 @@ func TestRenameReachesTheReplicaThatUsesTheFormerName(t *testing.T) {
 	})
 }
 
-// The replica that merges an account declares what ended replicas have spent, because nobody else does.
+// The replica that merges an account declares what ended replicas have spent, because an ended replica cannot.
 func TestMergeKeepsWhatEndedReplicasHaveSpent(t *testing.T) {
 	for _, end := range []string{"leaves", "is killed"} {
 		for _, rename := range []bool{false, true} {

@@ -110,8 +110,8 @@ type leftCall struct {
 	Keep   int64  `json:"keep"`
 }
 
-// adoptedCall is a lease of another name of the account. Its replica may have ended, so nobody else declares its tokens. Keep is the
-// time until they return.
+// adoptedCall is a lease of another name of the account. Its replica may have ended, so the replica that merges
+// the accounts declares its tokens. Keep is the time until they return.
 type adoptedCall struct {
 	Replica string `json:"replica"` // with the number of a part
 	Budget  string `json:"budget"`
