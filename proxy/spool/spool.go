@@ -109,6 +109,7 @@ type Spool struct {
 	share, outgrown func()                     // see Share
 	pack            func(packed []byte, length int64)
 	packer          *packer // nil before the first bytes in the file, and after a bound was exceeded
+	spare           []byte  // the memory of the bytes that have moved to the file, for the packer
 	memory          *Budget
 	leader          *reader
 
@@ -229,7 +230,9 @@ func (s *Spool) encode(buffer []byte) {
 	}
 	if s.packer == nil {
 		s.packer = &packer{Buffer: NewBuffer(s.memory)}
-		s.packer.Reserve(chunk) // the capacity doubles until MaxBuffered
+		if s.packer.Data, s.spare = s.spare, nil; s.packer.Data == nil {
+			s.packer.Reserve(chunk) // the capacity doubles until MaxBuffered
+		}
 		s.packer.gzip = contentcoding.Gzip.Writer(s.packer)
 	}
 	p := s.packer
@@ -284,6 +287,9 @@ func (s *Spool) spill(size int64) bool {
 	s.file, s.reserved, s.held = file, size, Buffer{}
 	if s.write(kept.Data) {
 		kept.Release()
+		if s.pack != nil {
+			s.spare = kept.Data[:0]
+		}
 		return true
 	}
 	s.closeFile()
