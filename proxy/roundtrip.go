@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/bodies"
@@ -155,16 +156,15 @@ func (g *Gateway) mayReportLimit(a *attempt, resp *http.Response) bool {
 	case resp.ContentLength > 0:
 		return true
 	}
-	if resp.Header.Get("Content-Encoding") != "" {
-		return false
-	}
-	start := make([]byte, 0, longestError)
+	start, text := make([]byte, 0, longestError), []byte(nil)
 	var err error
-	for n := 0; err == nil && len(start) < longestError && policy.BeginsAsError(start); start = start[:len(start)+n] {
+	for n := 0; err == nil && len(start) < longestError && policy.BeginsAsError(text); {
 		n, err = resp.Body.Read(start[len(start):longestError])
+		start = start[:len(start)+n]
+		text = contentcoding.Decode(resp.Header.Get("Content-Encoding"), start, longestError)
 	}
 	resp.Body = bodies.Rejoin(start, err, resp.Body)
-	return policy.BeginsAsError(start) && bytes.Contains(start, []byte(`"message"`))
+	return policy.BeginsAsError(text) && bytes.Contains(text, []byte(`"message"`))
 }
 
 // isPlainType reports whether a Content-Type may be that of an error in a success. An operation of the catalogue has JSON in
