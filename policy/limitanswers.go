@@ -234,7 +234,7 @@ func (a *UpstreamAnswer) parts() (parts []part, body string) {
 			_ = json.Unmarshal(value, &answer.documentation)
 		case "errors":
 			answer.errors = append(answer.errors, elements(value)...)
-		case "error": // of a gateway before the API
+		case "error", "error_description", "title", "detail": // of a gateway before the API (RFC 6749, RFC 9457)
 			answer.errors = append(answer.errors, value)
 		}
 	})
@@ -253,8 +253,8 @@ func (a *UpstreamAnswer) parts() (parts []part, body string) {
 			continue
 		}
 		var fields struct {
-			Type, Code, Message any
-			Extensions          struct{ Type, Code any }
+			Type, Code, Message, Title, Detail any
+			Extensions                         struct{ Type, Code any }
 		}
 		if json.Unmarshal(e, &fields) != nil {
 			continue
@@ -267,7 +267,10 @@ func (a *UpstreamAnswer) parts() (parts []part, body string) {
 			}
 			return ""
 		}
-		add(part{original: first(fields.Message), kind: first(fields.Type, fields.Extensions.Type), code: first(fields.Code, fields.Extensions.Code)})
+		kind, code := first(fields.Type, fields.Extensions.Type), first(fields.Code, fields.Extensions.Code)
+		for _, text := range []any{first(fields.Message, fields.Title), fields.Detail} {
+			add(part{original: first(text), kind: kind, code: code})
+		}
 	}
 	return parts, body
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirgate/weir/internal/contentcoding"
 	"github.com/weirgate/weir/limits"
 	"github.com/weirgate/weir/policy"
 	"github.com/weirgate/weir/proxy/caller"
@@ -193,6 +194,15 @@ var judgedAnswers = []judged{
 	{"secondary as the error of another gateway", reads, answer{403, nil, `{"error":{"message":"` + secondaryText + `"}}`}, policy.LimitSecondary, 0, false},
 	{"secondary as an error text", reads, answer{403, nil, `{"error":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
 	{"secondary in a 404", reads, answer{404, nil, problem(secondaryText, "")}, policy.LimitSecondary, 0, false},
+	// REST: members of other formats of errors (RFC 9457, RFC 6749, JSON:API).
+	{"primary in the detail of a problem", reads, answer{403, []string{"Content-Type: application/problem+json"}, `{"type":"about:blank","title":"Forbidden","status":403,"detail":"` + primaryText + `"}`}, policy.LimitPrimary, 0, false},
+	{"secondary in the title of a problem", reads, answer{403, []string{"Content-Type: application/problem+json"}, `{"title":"` + secondaryText + `","status":403}`}, policy.LimitSecondary, 0, false},
+	{"primary in the detail of a problem, 429", reads, answer{429, []string{"Content-Type: application/problem+json"}, `{"title":"Too Many Requests","detail":"` + primaryText + `"}`}, policy.LimitPrimary, 0, false},
+	{"secondary in the detail of a problem, 503", reads, answer{503, []string{"Content-Type: application/problem+json"}, `{"title":"Unavailable","detail":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
+	{"secondary in the description of an error", reads, answer{403, nil, `{"error":"slow_down","error_description":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
+	{"secondary in the detail of a list", reads, answer{403, nil, `{"errors":[{"status":"403","title":"Forbidden","detail":"` + secondaryText + `"}]}`}, policy.LimitSecondary, 0, false},
+	{"content in the detail of a list", creates, answer{422, nil, `{"title":"Validation Failed","errors":[{"detail":"was submitted too quickly","pointer":"#/body"}]}`}, policy.LimitContent, 0, false},
+	{"GraphQL, secondary in the detail of a problem", queries, answer{403, []string{"Content-Type: application/problem+json"}, `{"title":"Forbidden","detail":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
 	// REST: content (cli/cli 4801 and threads about 422).
 	{"content, 422", creates, answer{422, nil, `{"message":"Validation Failed","errors":[{"resource":"Issue","code":"custom","field":"body","message":"was submitted too quickly"}]}`}, policy.LimitContent, time.Minute, false},
 	{"content, 422, retry-after", creates, answer{422, []string{"Retry-After: 120"}, `{"message":"Validation Failed","errors":[{"resource":"PullRequest","code":"custom","field":"base","message":"was submitted too quickly"}]}`}, policy.LimitContent, 121 * time.Second, false},
@@ -429,6 +439,9 @@ func ordinaryErrors() (list []judged) {
 	add(creates, 403, `{"message":"Commit message 'fix: API rate limit exceeded' violates a rule"}`)
 	add(reads, 403, `{"message":"You can't see the branch `+"`abuse detection`"+`"}`)
 	add(mutates, 200, `{"data":null,"errors":[{"type":"UNPROCESSABLE","message":"Label 'was submitted too quickly' already exists"}]}`)
+	add(creates, 422, `{"title":"Invalid","detail":"Label 'was submitted too quickly' already exists"}`)
+	add(reads, 404, `{"title":"Not Found","detail":"no page about API rate limit exceeded"}`)
+	add(reads, 200, `{"title":"API rate limit exceeded","detail":"API rate limit exceeded"}`)
 	add(creates, 422, `{"message":"label 'You have exceeded a secondary rate limit' is unknown"}`)
 	for status, messages := range map[int][]string{
 		400: {"Problems parsing JSON", "Body should be a JSON object", "Bad Request"},
@@ -719,6 +732,33 @@ func TestLimitErrorInPiecesIsRecognized(t *testing.T) {
 		w.want("beginning of the body", string(start[:n]), `{"event":1}`)
 		_ = resp.Body.Close()
 	})
+}
+
+// The upstream may send a coded body although the gateway asks for the identity form, and HTTP/2 needs no length.
+func TestLimitErrorInACodedBodyIsRecognized(t *testing.T) {
+	zstd := contentcoding.Select([]string{"zstd"})
+	for _, status := range []int{200, 202, 403, 429, 503} {
+		for _, request := range []string{reads, queries} {
+			for coding, encode := range map[string]func([]byte) []byte{"gzip": contentcoding.Gzip.Encode, "X-GZIP": contentcoding.Gzip.Encode, "zstd": zstd.Encode} {
+				for _, size := range []int{1, 1 << 10} { // of the pieces
+					body := encode([]byte(problem(primaryText, docs+"rate-limiting")))
+					setup(func(w http.ResponseWriter, _ *http.Request) {
+						setFields(w, "Content-Type: application/json", "Content-Encoding: "+coding, "Cache-Control: max-age=60")
+						w.WriteHeader(status)
+						for piece := range slices.Chunk(body, size) {
+							_, _ = w.Write(piece)
+							_ = http.NewResponseController(w).Flush()
+						}
+					}, asGitHub).sub(t, fmt.Sprint(request, status, coding, size), func(w *world) {
+						w.want("body", w.send(request, 1).body, string(body))
+						w.want("limit in the record", w.last().Limited, policy.LimitPrimary)
+						w.send(request, 2)
+						w.want("requests upstream", w.upstreamSaw(), 1)
+					})
+				}
+			}
+		}
+	}
 }
 
 func FuzzRecognizeLimit(f *testing.F) {
