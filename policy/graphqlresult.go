@@ -44,6 +44,15 @@ func HasFinalGraphQLErrors(body []byte) bool {
 	return true
 }
 
+// DeniesRepository reports whether the response to a query shows that the repository of the root field "repository" is missing, or
+// hidden from the credential.
+func DeniesRepository(body []byte) bool {
+	var answer struct{ Errors []answeredError }
+	return json.Unmarshal(body, &answer) == nil && slices.ContainsFunc(answer.Errors, func(e answeredError) bool {
+		return len(e.Path) == 1 && e.Path[0] == "repository" && (e.Type == "NOT_FOUND" || e.Type == "FORBIDDEN")
+	})
+}
+
 // MutationResult is the result of a GraphQL mutation.
 type MutationResult int
 

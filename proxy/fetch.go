@@ -62,6 +62,7 @@ func (g *Gateway) fetch(a *attempt, out *http.Request) (*http.Response, coalesce
 		g.endAccess(a, resp.StatusCode)
 		g.endRedirected(a, resp.StatusCode)
 	}
+	g.endQueried(a, resp)
 	g.deleteOldPart(a, resp)
 	switch {
 	case a.computed() && resp.StatusCode == http.StatusAccepted:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -143,6 +144,64 @@ func TestDenialEndsResponsesInsideTheObject(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A query that the upstream denies the only repository that it names ends the responses about the repository.
+func TestDenialOfAQueryEndsResponsesAboutItsRepository(t *testing.T) {
+	const secret, issue = "/repos/acme/secret", "/repos/acme/secret/issues/1"
+	const query = `{"query":"query{repository(owner:\"Acme\",name:\"secret\"){id}}"}`
+	denied := func(kind, path string) string {
+		return `{"data":{"repository":null},"errors":[{"type":"` + kind + `","path":[` + path + `],"message":"Could not resolve to a Repository with the name 'acme/secret'."}]}`
+	}
+	for _, c := range []struct {
+		name, query, answer, stored string
+		ends                        bool
+	}{
+		{"missing", query, denied("NOT_FOUND", `"repository"`), secret, true},
+		{"missing, issue", query, denied("NOT_FOUND", `"repository"`), issue, true},
+		{"missing, number", query, denied("NOT_FOUND", `"repository"`), "/repositories/7/issues", true},
+		{"forbidden", query, denied("FORBIDDEN", `"repository"`), issue, true},
+		{"field of the repository", query, denied("NOT_FOUND", `"repository","issue"`), secret, false},
+		{"another error", query, denied("SERVICE_UNAVAILABLE", `"repository"`), secret, false},
+		{"limit", query, denied("RATE_LIMITED", `"repository"`), secret, false},
+		{"no error", query, `{"data":{"repository":{"id":"R_1"}}}`, secret, false},
+		{"another repository", strings.Replace(query, "secret", "other", 1), denied("NOT_FOUND", `"repository"`), secret, false},
+		{"two repositories", strings.Replace(query, "query{", `query{a:repository(owner:\"acme\",name:\"a\"){id} `, 1), denied("NOT_FOUND", `"repository"`), secret, false},
+		{"mutation", strings.Replace(query, "query{", "mutation{", 1), denied("NOT_FOUND", `"addStar"`), "/repos/acme/other", false},
+	} {
+		for _, replicas := range []int{1, 2} { // the second one gets the denial
+			setup(byPath(replies("private body", "Cache-Control: private, max-age=600"), map[string]http.HandlerFunc{
+				"/graphql": replies(c.answer, "Content-Type: application/json"),
+			}), wholeAPI(t, unchanged)).sub(t, fmt.Sprint(c.name, " ", replicas), func(w *world) {
+				list, _ := w.replicas(replicas)
+				get := func(token string) bool {
+					r := sendTo(list[0], c.stored, "Authorization", "Bearer "+token, "Cache-Control", "only-if-cached")
+					return r.Body.String() == "private body"
+				}
+				for _, token := range []string{"tok-owner", "tok-other"} {
+					sendTo(list[0], c.stored, "Authorization", "Bearer "+token)
+				}
+				r := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(c.query))
+				r.Header.Set("Authorization", "Bearer tok-owner")
+				list[replicas-1].ServeHTTP(httptest.NewRecorder(), r)
+				w.want("stored response is used", get("tok-owner"), !c.ends)
+				w.want("response to another is used", get("tok-other"), true)
+			})
+		}
+	}
+}
+
+func TestFollowersShareTheDenialOfAQuery(t *testing.T) {
+	answer := `{"data":{"repository":null},"errors":[{"type":"NOT_FOUND","path":["repository"],"message":"Could not resolve"}]}`
+	setup(delayed(replies(answer, "Content-Type: application/json")), wholeAPI(t, unchanged)).run(t, func(w *world) {
+		list, _ := w.replicas(2)
+		together(10, func(int) {
+			r := httptest.NewRequest(http.MethodPost, "/graphql", strings.NewReader(`{"query":"query{repository(owner:\"acme\",name:\"secret\"){id}}"}`))
+			r.Header.Set("Authorization", "Bearer tok-owner")
+			list[0].ServeHTTP(httptest.NewRecorder(), r)
+		})
+		w.want("requests upstream", w.upstreamSaw(), 1)
+	})
 }
 
 // A response that arrives after a denial, and was requested before, is not used again.

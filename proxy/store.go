@@ -70,7 +70,11 @@ func (g *Gateway) storeResponse(
 		if !ok || a.graphQL != nil && !policy.HasGraphQLData(body) && !policy.HasFinalGraphQLErrors(body) {
 			return private
 		}
-		if e.Body = body; passes || a.graphQL != nil && !policy.HasGraphQLData(body) {
+		if e.Body = body; a.graphQL != nil && !policy.HasGraphQLData(body) {
+			e.Tags = a.tagged().Stored(http.StatusNotFound) // its denial does not end it
+			return coalesce.Ending{Result: coalesce.Passed, Response: e}
+		}
+		if passes {
 			return coalesce.Ending{Result: coalesce.Passed, Response: e}
 		}
 		if e.Status == http.StatusPartialContent && !e.IsWholePart(a.in.Header.Get("Range")) {

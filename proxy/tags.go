@@ -57,6 +57,21 @@ func (g *Gateway) endAccess(a *attempt, status int) {
 	}
 }
 
+// endQueried makes the responses about the only repository that a query names stale, if the upstream has denied the repository to the
+// credential.
+func (g *Gateway) endQueried(a *attempt, resp *http.Response) {
+	if !a.isQuery() || len(a.graphQL.Repositories) != 1 || !a.dependsOnAccess() {
+		return
+	}
+	if body, ok := bodies.Whole(resp); !ok || !policy.DeniesRepository(body) {
+		return
+	}
+	denied := a.tagged().OfDenial()
+	if g.Cache.IsShared() || slices.ContainsFunc(denied, func(tag string) bool { return g.Cache.Count(tag) > 0 }) {
+		g.Cache.Purge(a.detach(), denied...)
+	}
+}
+
 // TagOf returns the tag of a target for a purge by an operator. The target is a path, or a URL of the upstream or the
 // gateway. The tag covers the target with any query.
 func (g *Gateway) TagOf(target string) (string, error) {

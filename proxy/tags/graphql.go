@@ -154,10 +154,17 @@ func ofObjects(call *policy.GraphQLCall, own []policy.Caller, status int) (tags 
 			tags = append(tags, Credential(c.Class))
 			continue
 		}
-		for _, name := range call.Repositories {
-			path := Credential(c.Class) + "@" + inTag("/repos/"+name)
-			tags = append(tags, path, path+"/")
-		}
+		tags = append(tags, ofRepositories(call, Credential(c.Class))...)
+	}
+	return tags
+}
+
+// ofRepositories returns the tags of the REST responses to a credential about the repositories that a call names, and of the
+// responses about all objects inside them.
+func ofRepositories(call *policy.GraphQLCall, credential string) (tags []string) {
+	for _, name := range call.Repositories {
+		path := credential + "@" + inTag("/repos/"+name)
+		tags = append(tags, path, path+"/")
 	}
 	return tags
 }

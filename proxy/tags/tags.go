@@ -111,8 +111,13 @@ const ofUnnamed = "@?/"
 // of all objects inside its object. A denial of a query, such as one for an unknown commit, concerns the path alone.
 //
 // A path may have the number of a root object instead of the name, so the denial of a name also concerns all responses by number.
+//
+// The denial of a query concerns the repositories that it names.
 func (q Question) OfDenial() []string {
 	c, own := q.Match.Collection(), Credential(q.Caller.Class)
+	if q.GraphQL != nil {
+		return append(ofRepositories(q.GraphQL, own), own+ofUnnamed)
+	}
 	isRoot := c.Family == "."
 	tags := []string{own + "@" + inTag(q.Match.Path)}
 	if isRoot || q.Match.Query == "" {
