@@ -419,8 +419,8 @@ func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		if separate && reopens == 0 {
 			a.learnAllowances(p.Claim, r, now)
 		}
-		a.changeCooldown(func(s *cooldown) {
-			s.limited(retryAfter, separate, reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
+		a.changeCooldown(func(s *cooldown) { // another replica may know an earlier error of the same cause
+			s.limited(retryAfter, s.separate(sent, now), reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
 		})
 	case o.Limited == policy.NotLimited && !o.Failed:
 		a.changeCooldown(func(s *cooldown) { s.succeeded(p.ID, now) })

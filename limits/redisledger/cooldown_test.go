@@ -27,6 +27,56 @@ func TestCooldownIsRestoredByAnotherReplica(t *testing.T) {
 	}
 }
 
+// Two replicas get limit errors of one cause before either knows the error of the other. The longer cool-down applies, and is not
+// doubled, even if the reply about the first error is lost.
+func TestCooldownContainsTheErrorsOfAllReplicas(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		withTwoReplicas(t, func(p *pair) {
+			error := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary}
+			c1, c2 := p.mustAdmit(p.r1, p.claim(1), "at the start"), p.mustAdmit(p.r2, p.claim(1), "at the start")
+			time.Sleep(100 * time.Millisecond)
+			if error.RetryAfter = 10 * time.Second; lost {
+				p.hook.changeNext(p.r1.scripts.roundTrip, loseReply)
+			}
+			_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c1}, error)
+			p.heartbeat(p.r1)
+			error.RetryAfter = 100 * time.Second
+			p.settle(p.r2, c2, error)
+			for _, l := range p.both() {
+				p.decide(l, p.claim(1)) // the next heartbeat then learns about the cool-down
+				p.heartbeat(l)
+				d := p.decide(l, p.claim(1))
+				failIf(p, d.Reason != limits.Cooldown || d.Wait.Round(10*time.Second) != 100*time.Second, "lost reply: %v: %s: %+v; want a cool-down of 100 s", lost, l.Replica, d)
+			}
+		})
+	}
+}
+
+// Redis loses an account and gets an old copy of it back, which had more cool-downs than the lost account.
+func TestCooldownIsNewerThanAnOldSnapshot(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		limit := func(l *Ledger, wait time.Duration) {
+			p.settle(l, p.mustAdmit(l, p.claim(1), "before the error"), limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: wait})
+		}
+		for range 3 {
+			limit(p.r1, time.Second)
+			time.Sleep(time.Minute)
+		}
+		key := p.r1.keysOf("a")[0]
+		snapshot, err := p.r1.Client.Dump(p.Context(), key).Result()
+		noError(p, err)
+		p.empty()
+		r3 := p.open("r3", defaultRules())
+		time.Sleep(time.Minute)
+		limit(r3, time.Hour)
+		noError(p, r3.Client.RestoreReplace(p.Context(), key, 0, snapshot).Err())
+		reconcileAll(p.T, r3)
+		time.Sleep(time.Minute)
+		d := p.decide(r3, p.claim(1))
+		failIf(p, d.Reason != limits.Cooldown || d.Wait < 50*time.Minute, "%+v; want the rest of an hour", d)
+	})
+}
+
 // The second replica refuses claims without a call, and has no lease any more.
 func TestAnOpenedAccountIsOpenAtAllReplicas(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {

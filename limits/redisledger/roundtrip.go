@@ -60,8 +60,9 @@ type call struct {
 	// Into is the account into which this replica has merged the account, or empty.
 	Into            string               `json:"into,omitempty"`
 	Headroom        float64              `json:"headroom"`
-	CooldownVersion int64                `json:"cooldown_version"`
-	Cooldown        string               `json:"cooldown,omitempty"` // a changed cool-down
+	CooldownVersion int64                `json:"cooldown_version"` // that the replica knows
+	CooldownChanged bool                 `json:"cooldown_changed"` // since that version
+	Cooldown        string               `json:"cooldown,omitempty"`
 	Windows         []limits.WindowState `json:"windows,omitempty"`
 	Budgets         []budgetCall         `json:"budgets,omitempty"`
 	Claims          [][]limits.Need      `json:"claims,omitempty"`
@@ -336,7 +337,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 	}
 	if changes := a.part.CooldownChanges(); a.part.Timed() && (changes > 0 || a.full && a.cooldown > 0) {
 		x.call.Cooldown = string(a.part.CooldownState())
-		x.call.CooldownVersion, x.changes = a.cooldown+int64(min(1, changes)), changes
+		x.call.CooldownChanged, x.changes = changes > 0, changes
 	}
 	return x
 }
@@ -434,7 +435,7 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 		a.cooldown = answer.CooldownVersion
 	} else if x.call.Cooldown != "" {
 		a.part.CooldownStored(x.changes)
-		a.cooldown = x.call.CooldownVersion
+		a.cooldown = answer.CooldownVersion
 	}
 	for i, b := range x.call.Budgets {
 		own := a.leases[b.Budget]

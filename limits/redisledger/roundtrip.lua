@@ -34,8 +34,12 @@ end
 
 if call.enforced and not account.enforced then account.enforced, save_needed = true, true end
 if call.into and call.into ~= account.into then account.into, save_needed = call.into, true end
-if call.cooldown and call.cooldown_version > account.cooldown_version then
-  account.cooldown, account.cooldown_version, save_needed = call.cooldown, call.cooldown_version, true
+-- A cool-down replaces the version that its replica knew. A changed version is at least the time in milliseconds, so an old snapshot of
+-- Redis has a lower one.
+local stores_cooldown = call.cooldown and call.cooldown_version >= account.cooldown_version
+if stores_cooldown then
+  account.cooldown, save_needed = call.cooldown, true
+  account.cooldown_version = call.cooldown_changed and max(call.cooldown_version + 1, floor(now / 1000)) or call.cooldown_version
 end
 local ended = {} -- the budgets whose window has ended here, but not yet at the replica
 for _, own in ipairs(call.windows or {}) do
@@ -279,9 +283,8 @@ for i, own in ipairs(call.windows or {}) do
   end
 end
 reply.claims, reply.budgets, reply.windows = list(reply.claims), list(reply.budgets), list(reply.windows)
-if account.cooldown_version ~= call.cooldown_version then
-  reply.cooldown, reply.cooldown_version = account.cooldown, account.cooldown_version
-end
+reply.cooldown_version = account.cooldown_version
+if account.cooldown_version ~= call.cooldown_version and not stores_cooldown then reply.cooldown = account.cooldown end
 if save_needed then
   save()
   reply.seq, reply.saved = call.seq, true
