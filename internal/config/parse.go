@@ -365,7 +365,10 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 		if _, bare := strconv.Atoi(text); err != nil && bare == nil {
 			return fmt.Errorf("%q has no unit; use %ss", text, strings.TrimLeft(text, "-+"))
 		}
-		if err != nil || parsed < 0 {
+		if err == nil && parsed < 0 {
+			return fmt.Errorf("%q is negative; a duration is zero or longer", text)
+		}
+		if err != nil {
 			return fmt.Errorf("%q is not a duration; use for example 500ms, 30s or 1h30m", text)
 		}
 		*target = parsed
