@@ -467,9 +467,9 @@ func theme(dark bool) string {
 //
 //   - an element outside the page
 //   - text outside its box
-//   - a number that is cut
+//   - text that is cut, except a path, which the page of its request shows in full
 //   - a word that continues in the next line, except hashes and the like
-//   - text truncated without need, or of low contrast (WCAG 2.2, 1.4.3)
+//   - text of low contrast (WCAG 2.2, 1.4.3)
 //   - a table or field without a name
 //   - an empty panel
 //   - a scale without its end, or a word without its value
@@ -516,19 +516,22 @@ const layoutProblems = `(() => {
 		if (/ and \S+ and /.test(answer)) problems.push("names without commas: " + answer);
 		for (const e of document.querySelectorAll("td")) if (visible(e) && e.innerText.trim() === "–" && getComputedStyle(e, "::before").content.includes("resets in")) problems.push("a reset without a time");
 		for (const e of document.querySelectorAll(".fall-scale")) if (visible(e) && !visible(e.querySelector(".fall-time"))) problems.push("a scale without its end");
-		for (const e of document.querySelectorAll(".spend .cut.strong")) if (visible(e) && e.scrollWidth > e.clientWidth + 1 && (width >= 1440 || e.nextElementSibling.matches(":empty"))) problems.push("truncated although the row has room: " + e.textContent);
 		for (const t of document.querySelectorAll("table")) if (!t.querySelector("thead th[scope=col]")) problems.push("table without headers: " + t.className);
 		for (const p of document.querySelectorAll(".panel")) if (visible(p) && p.innerText.trim().split("\n").length < 2) problems.push("empty panel: " + p.innerText);
-		for (const e of document.querySelectorAll("body *")) {
-			const own = [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.data).join("").trim();
-			if (/^[▲▼]?[\d.,]/.test(own) && visible(e) && !e.closest("select, option, .path")) for (let p = e; p && p.localName !== "table" && !p.classList.contains("panel"); p = p.parentElement) if (getComputedStyle(p).overflowX === "hidden" && p.scrollWidth > p.clientWidth + 1) { problems.push("number cut: " + own); break; }
-		}
-		for (const e of document.querySelectorAll("thead th")) if (e.checkVisibility() && e.scrollWidth > e.clientWidth) problems.push("truncated header: " + e.textContent);
-		for (const e of document.querySelectorAll(".cut")) if (visible(e) && e.scrollWidth > e.clientWidth + 1 && e.clientWidth < 56) problems.push("truncated: " + e.textContent);
-		for (const e of document.querySelectorAll(".cut")) if (visible(e) && e.scrollWidth > e.clientWidth + 1 && !e.closest(".window")) problems.push("truncated although it may wrap: " + e.textContent);
 		const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange();
 		for (let t = texts.nextNode(); t; t = texts.nextNode()) {
-			if (!t.data.trim() || !visible(t.parentElement)) continue;
+			if (!t.data.trim() || !t.parentElement.checkVisibility({visibilityProperty: true}) || t.parentElement.closest(".visually-hidden, svg, select, .path, dialog:not([open])") || t.parentElement.closest("thead")?.offsetWidth === 1) continue;
+			range.selectNodeContents(t);
+			const lines = [...range.getClientRects()], clips = (overflow) => overflow === "hidden" || overflow === "clip";
+			for (let p = t.parentElement; p; p = p.parentElement) {
+				const {overflowX, overflowY} = getComputedStyle(p), box = p.getBoundingClientRect();
+				if (overflowX === "auto" || overflowY === "auto") break; // it scrolls
+				if (clips(overflowX) && lines.some((l) => l.right > box.right + 1 || l.left < box.left - 1) || clips(overflowY) && lines.some((l) => l.bottom > box.bottom + 1 || l.top < box.top - 1)) {
+					problems.push("cut text: " + t.data);
+					break;
+				}
+			}
+			if (!visible(t.parentElement)) continue;
 			for (const word of t.data.matchAll(/[\p{L}\p{N}]+/gu)) {
 				if (word[0].length > 24) continue;
 				range.setStart(t, word.index);

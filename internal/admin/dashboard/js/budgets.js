@@ -66,7 +66,7 @@ function createFold({ account: { account: id, kind } }) {
     drawList();
   });
   const node = el("tr", { "data-tone": "good", class: "folded" },
-    el("th", { scope: "row" }, el("span", { class: "account" }, name, el("span", { class: "chip" }, kind), coolDown)),
+    el("th", { scope: "row" }, el("span", { class: "account" }, name, " ", el("span", { class: "chip" }, kind), " ", coolDown)),
     el("td", {}, button), el("td", {}, el("span", { class: "gauge-cell" }, el("span", { class: "gauge", "aria-hidden": "true" }, fill), lowest)),
     el("td", { class: "num" }), el("td", { class: "forecast" }, "last until their resets"), el("td", { class: "spark-col" }));
   node.update = ({ account, healthy, open }) => {
@@ -95,7 +95,7 @@ function createRow({ account: { account: id, kind: kindText } }) {
   const forecastText = el("span", { class: "forecast" });
   const spark = svg("svg", { class: "spark", viewBox: "0 0 160 30", preserveAspectRatio: "none", role: "img" });
   const node = el("tr", {},
-    el("th", { scope: "row" }, el("span", { class: "account" }, name, kind, coolDown)),
+    el("th", { scope: "row" }, el("span", { class: "account" }, name, " ", kind, " ", coolDown)),
     el("td", {}, resource),
     el("td", {}, el("span", { class: "gauge-cell" }, gauge, number)),
     resetCell,

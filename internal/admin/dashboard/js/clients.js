@@ -31,7 +31,7 @@ function rowsOf(account) {
 
 function drawRow(row) {
   return el("tr", {},
-    el("th", { scope: "row" }, el("span", { class: "account" }, label(row.client, "strong"), el("span", { class: "chip" }, row.window))),
+    el("th", { scope: "row" }, el("span", { class: "account" }, label(row.client, "strong"), " ", el("span", { class: "chip" }, row.window))),
     ...COLUMNS.map(([name, value]) => {
       const n = value(row);
       return el("td", { class: n && name === "Denied" ? "num bad-text" : "num", "data-label": name }, n === undefined ? "–" : count(n));

@@ -86,7 +86,7 @@ const MARGIN = 6;
 
 /**
  * A table that draws only the rows near the visible part of its scrolling region. The cost of drawing does not grow with
- * the number of rows. All rows have the height of the first row.
+ * the number of rows. All rows get the height of the highest row that has been drawn in this width.
  * @template T
  */
 export class WindowedRows {
@@ -97,7 +97,7 @@ export class WindowedRows {
    * @param {() => void} [scrolled] called after scrolling has drawn other rows
    */
   constructor(body, keyOf, create, scrolled = () => {}) {
-    Object.assign(this, { body, keyOf, create, items: [], first: 0, last: 0, top: 0, height: 600, rowHeight: 0 });
+    Object.assign(this, { body, keyOf, create, items: [], first: 0, last: 0, top: 0, width: 0, height: 600, rowHeight: 0 });
     this.scroller = body.closest(".window");
     this.table = body.closest("table");
     this.above = el("tr", { "aria-hidden": "true", class: "space" });
@@ -110,14 +110,22 @@ export class WindowedRows {
       this.draw();
       if (first !== this.first || last !== this.last) scrolled();
     }, { passive: true });
-    new ResizeObserver(() => this.measure()).observe(this.scroller);
+    const observer = new ResizeObserver(() => requestAnimationFrame(() => this.measure()));
+    observer.observe(this.scroller);
+    observer.observe(body);
   }
 
-  /** Measures the region and the first row, and draws the rows. Other draws need no layout of the page. */
+  /** Measures the region and the rows, and draws the rows. Other draws need no layout of the page. */
   measure() {
-    this.top = this.scroller.scrollTop;
-    this.height = this.scroller.clientHeight || this.height;
-    this.rowHeight = this.body.firstElementChild?.offsetHeight || this.rowHeight;
+    const { body, scroller, rowHeight } = this, width = scroller.clientWidth;
+    if (!width) return; // the screen is hidden
+    if (width !== this.width) body.style.removeProperty("--row-height");
+    this.rowHeight = Math.max(width === this.width ? rowHeight : 0, ...[...body.children].map((row) => row.offsetHeight));
+    this.width = width;
+    if (this.rowHeight) body.style.setProperty("--row-height", `${this.rowHeight}px`);
+    if (this.rowHeight && rowHeight && this.rowHeight !== rowHeight) scroller.scrollTop *= this.rowHeight / rowHeight; // the same rows stay visible
+    this.top = scroller.scrollTop;
+    this.height = scroller.clientHeight;
     this.draw();
   }
 
