@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/admin"
+	"github.com/weirgate/weir/internal/config"
 	"github.com/weirgate/weir/internal/credential"
 )
 
@@ -57,34 +58,40 @@ func (c *adminFlags) client(p *process) (*adminClient, error) {
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return nil, &exit{exitUsage, "admin token: contains a space, a line break or a character outside ASCII"}
 	}
-	config, err := c.tls()
+	settings, err := c.tls()
 	if err != nil {
 		return nil, &exit{exitUsage, err.Error()}
 	}
 	// The transport ignores proxies in the environment, because a proxy would see the token.
-	return &adminClient{&http.Transport{TLSClientConfig: config}, base, credential.Secret(token)}, nil
+	return &adminClient{&http.Transport{TLSClientConfig: settings}, base, credential.Secret(token)}, nil
 }
 
 // tls reads the files that the flags name.
 func (c *adminFlags) tls() (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS13}
+	settings := &tls.Config{MinVersion: tls.VersionTLS13}
 	if c.CA != "" {
 		text, err := os.ReadFile(c.CA)
 		if err != nil {
-			return nil, fmt.Errorf("--ca: %w", err)
+			return nil, fmt.Errorf("--ca: %w%s", err, config.FileRemedy(err))
 		}
-		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
+		if settings.RootCAs = x509.NewCertPool(); !settings.RootCAs.AppendCertsFromPEM(text) {
 			return nil, fmt.Errorf("--ca: %s contains no PEM certificate", c.CA)
 		}
 	}
-	if c.Certificate != "" || c.Key != "" {
+	switch {
+	case c.Certificate == "" && c.Key == "":
+	case c.Certificate == "":
+		return nil, errors.New("--certificate: required with --key")
+	case c.Key == "":
+		return nil, errors.New("--key: required with --certificate")
+	default:
 		pair, err := tls.LoadX509KeyPair(c.Certificate, c.Key)
 		if err != nil {
-			return nil, fmt.Errorf("--certificate and --key: %w", err)
+			return nil, fmt.Errorf("--certificate: %w%s", err, config.FileRemedy(err))
 		}
-		config.Certificates = []tls.Certificate{pair}
+		settings.Certificates = []tls.Certificate{pair}
 	}
-	return config, nil
+	return settings, nil
 }
 
 // listenerURL returns the URL of a listener. The address is host:port, as in listen and admin.listen, or a URL.
@@ -178,7 +185,7 @@ func (a *adminClient) unexpectedContent(path string) error {
 func (a *adminClient) connectionError(err error) error {
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s refused the connection: is the gateway running, and is this its admin address (--admin)?", a.base)
+		return fmt.Errorf("%s refused the connection; start the gateway, or give its admin listener with --admin", a.base)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s did not answer within %s", a.base, callTimeout)
 	}

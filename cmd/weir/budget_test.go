@@ -244,7 +244,7 @@ a (user): 0 of 9 requests open
 		wantOutput(table(2, 2, 7), "")
 		v.away.Store(true)
 		time.Sleep(2 * time.Second)
-		wantOutput("", "weir: http://admin.test:9090 refused the connection: is the gateway running, and is this its admin address (--admin)?; retrying every 2s\n")
+		wantOutput("", "weir: http://admin.test:9090 refused the connection; start the gateway, or give its admin listener with --admin; retrying every 2s\n")
 		time.Sleep(20 * time.Second)
 		wantOutput("", "") // printed once
 		v.away.Store(false)
@@ -637,7 +637,7 @@ a (user): 0 of 9 requests open
 		// The last data stays while the gateway is down, and the times advance.
 		v.away.Store(true)
 		time.Sleep(3 * time.Second)
-		shows(4, "for 3s: http://admin.test:9090 refused the connection: is the gateway running, and is this its admin address (--admin)?\n", 7)
+		shows(4, "for 3s: http://admin.test:9090 refused the connection; start the gateway, or give its admin listener with --admin\n", 7)
 		v.away.Store(false)
 		time.Sleep(time.Second)
 		shows(5, "", 6)

@@ -158,7 +158,7 @@ type operationChange struct {
 func (c *catalogueCommand) printDiff(p *process, rows []operationRow) error {
 	text, err := os.ReadFile(c.Diff)
 	if err != nil {
-		return fmt.Errorf("--diff: %w", err)
+		return fmt.Errorf("--diff: %w%s", err, config.FileRemedy(err))
 	}
 	var earlier []operationRow
 	if err := json.Unmarshal(text, &earlier); err != nil {

@@ -129,7 +129,7 @@ func (c *explainCommand) scopeOf(cfg *config.Config, m policy.Match) (string, er
 	}
 	i := slices.IndexFunc(cfg.Clients, func(client config.Client) bool { return client.Name == c.Client })
 	if i < 0 {
-		return "", &exit{exitUsage, fmt.Sprintf("--client: %q is not among the clients of the configuration", c.Client)}
+		return "", &exit{exitUsage, fmt.Sprintf("--client: %q is not a client of the configuration; give --config FILE, and one of its clients", c.Client)}
 	}
 	scope := cfg.Clients[i].Scope()
 	switch {
@@ -160,8 +160,11 @@ func (c *explainCommand) scopeOf(cfg *config.Config, m policy.Match) (string, er
 // readQuery reads a file with a GraphQL query or with a request body in JSON, and returns the request body.
 func readQuery(name string) ([]byte, error) {
 	text, err := os.ReadFile(name)
-	if err != nil || json.Valid(text) {
-		return text, err
+	if err != nil {
+		return nil, fmt.Errorf("--query: %w%s", err, config.FileRemedy(err))
+	}
+	if json.Valid(text) {
+		return text, nil
 	}
 	return json.Marshal(map[string]string{"query": string(text)})
 }

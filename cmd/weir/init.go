@@ -34,6 +34,30 @@ type initCommand struct {
 	Store        string   `default:"memory:" help:"Store of the gateway: memory:, memory:/FILE, or a Redis URL." placeholder:"URL"`
 }
 
+// flagsOfInit are the flags that set the keys of a new configuration.
+var flagsOfInit = map[string]string{
+	"upstream.url": "--upstream", "upstream.dialect": "--dialect", "listen": "--listen", "admin.listen": "--admin", "store.url": "--store",
+	"credentials[0].app.id": "--app", "credentials[0].app.key": "--app-key", "credentials[0].app.installation": "--installation",
+}
+
+// problemsOfFlags names flags in place of keys, because the file does not exist yet.
+func (c *initCommand) problemsOfFlags(err error) error {
+	var problems config.Problems
+	if !errors.As(err, &problems) {
+		return err
+	}
+	for i, problem := range problems {
+		name := flagsOfInit[problem.Key]
+		if strings.HasPrefix(problem.Key, "clients[") && strings.HasSuffix(problem.Key, "].name") {
+			name = "--client"
+		}
+		if name != "" {
+			problems[i] = config.Problem{Key: name, Message: problem.Message}
+		}
+	}
+	return problems
+}
+
 // tokenEnv is the environment variable that contains the token of the upstream in a new configuration.
 const tokenEnv = "UPSTREAM_TOKEN"
 
@@ -73,7 +97,7 @@ func (c *initCommand) Run(p *process) error {
 		return p.getenv(name)
 	}
 	if _, err := config.Parse(config.Source{Path: c.Out, Getenv: getenv}, []byte(text.String())); err != nil {
-		return fmt.Errorf("check the new configuration: %w", err)
+		return c.problemsOfFlags(err)
 	}
 	if err := writeNewFile(c.Out, []byte(text.String()), 0o600, "choose another file with --out"); err != nil {
 		return err

@@ -15,11 +15,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/weirgate/weir/internal/config"
 )
 
 func main() {
@@ -98,13 +103,63 @@ type exit struct {
 
 func (e *exit) Error() string { return e.message }
 
+// parseDuration parses a duration as the configuration does.
+func parseDuration(c *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := c.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	d, err := config.ParseDuration(text)
+	target.SetInt(int64(d))
+	return err
+}
+
+// parserErrors are messages of kong about values, and the messages that name the argument, its value and a remedy.
+var parserErrors = []struct {
+	pattern *regexp.Regexp
+	message string
+}{
+	{regexp.MustCompile(`^(.*): expected \S+ value but got "EOL".*`), `$1: give a value`},
+	{regexp.MustCompile(`^(.*): expected \S+ value but got (".*") \(\w+ flag\).*`), `$1: $2: if this is the value, write $1=$2`},
+	{regexp.MustCompile(`^(.*): expected a valid \d+ bit int but got (".*")`), `$1: $2: use a whole number`},
+	{regexp.MustCompile(`^(.*): expected a valid \d+ bit uint but got (".*")`), `$1: $2: use a whole number of at least 0`},
+	{regexp.MustCompile(`^expected "(.*?)".*`), `$1: required`},
+	{regexp.MustCompile(`^missing flags: (.*)`), `$1: required`},
+	{regexp.MustCompile(`^(.*) can't be used together`), `$1: give only one`},
+}
+
+var wrongChoice = regexp.MustCompile(`^(.*) must be one of (.*) but got (".*")$`)
+
+// usageError returns the message of an error of the parser.
+func usageError(err error) string {
+	message := err.Error()
+	if m := wrongChoice.FindStringSubmatch(message); m != nil {
+		return fmt.Sprintf("%s: %s: use %s", m[1], m[3], choices(strings.Split(strings.ReplaceAll(m[2], `"`, ""), ",")))
+	}
+	for _, e := range parserErrors {
+		if e.pattern.MatchString(message) {
+			return e.pattern.ReplaceAllString(message, e.message)
+		}
+	}
+	return message
+}
+
+// choices joins at least two names as in "on, off or auto".
+func choices[T ~string](names []T) string {
+	text := string(names[0])
+	for _, name := range names[1 : len(names)-1] {
+		text += ", " + string(name)
+	}
+	return text + " or " + string(names[len(names)-1])
+}
+
 // run parses the command line, runs the command and returns the exit code.
 func run(ctx context.Context, args []string, getenv func(string) (string, bool), stdout, stderr io.Writer) int {
 	p := &process{ctx, getenv, stdout, stderr}
 	shown := false // --help or --version
 	parser, err := kong.New(&commands{}, kong.Name("weir"), kong.Writers(stdout, stderr),
 		kong.Description("A caching, rate-limit-aware egress to one REST API."),
-		kong.Vars{"version": versionLine()}, kong.Exit(func(int) { shown = true }))
+		kong.Vars{"version": versionLine()}, kong.Exit(func(int) { shown = true }), kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(parseDuration)))
 	if err != nil {
 		panic(err) // a mistake in the struct tags of commands
 	}
@@ -124,7 +179,7 @@ func run(ctx context.Context, args []string, getenv func(string) (string, bool),
 		if e := (*kong.ParseError)(nil); errors.As(err, &e) && e.Context.Selected() != nil {
 			command = e.Context.Selected().FullPath()
 		}
-		_, _ = fmt.Fprintf(stderr, "weir: %v\nrun %s --help for usage\n", err, command)
+		_, _ = fmt.Fprintf(stderr, "weir: %s\nrun %s --help for usage\n", usageError(err), command)
 		return exitUsage
 	}
 	err = parsed.Run(p)

@@ -80,6 +80,48 @@ func TestMistakesOfArgumentsNameARemedy(t *testing.T) {
 	wantWeir(t, exitUsage, `--credential: "tokn": use token, app or none`, "init", "--upstream", "https://api.github.com", "--credential", "tokn")
 	wantWeir(t, exitUsage, "is a directory; give the path of an access log", "replay", "--config", file, t.TempDir())
 	wantWeir(t, exitFailure, "listen: stat /none: no such file or directory; create the folder", "serve", "--config", file, "--listen", "unix:/none/weir.sock")
+	dir := t.TempDir()
+	t.Chdir(dir)
+	const unreadable = "no such file or directory; create the file, or correct its path\n"
+	made := []string{"init", "--upstream", "https://api.github.com", "--credential", "token", "--client", "a"}
+	for _, c := range []struct {
+		code    int
+		message string
+		args    []string
+	}{
+		{exitUsage, "<file>: required", []string{"check"}},
+		{exitUsage, "<target> ...: required", []string{"judge"}},
+		{exitUsage, "new: required", []string{"key"}},
+		{exitUsage, "--config=FILE: required", []string{"replay"}},
+		{exitUsage, "--tag=TAG or --url=URL: required", []string{"cache", "purge"}},
+		{exitUsage, "--tag and --url: give only one", []string{"cache", "purge", "--tag", "org:a", "--url", "/a"}},
+		{exitUsage, "--config: give a value", []string{"serve", "--config"}},
+		{exitUsage, `--traffic: "maybe": use on or off`, []string{"demo", "--traffic", "maybe"}},
+		{exitUsage, `<shell>: "csh": use bash, zsh or fish`, []string{"completion", "csh"}},
+		{exitUsage, `--seed: "x": use a whole number`, []string{"service", "--seed", "x"}},
+		{exitUsage, `--seed: "-1": use a whole number of at least 0`, []string{"service", "--seed=-1"}},
+		{exitUsage, `--programs: "x": use a whole number`, []string{"judge", "--programs", "x", "true"}},
+		{exitUsage, `--interval: "1" has no unit; use 1s`, []string{"budget", "--interval", "1"}},
+		{exitUsage, `--interval: "soon" is not a duration; use for example 500ms, 30s or 1h30m`, []string{"budget", "--interval", "soon"}},
+		{exitUsage, `--validity: "-1h": if this is the value, write --validity="-1h"`, []string{"ca", "init", "--name", "a", "--validity", "-1h"}},
+		{exitUsage, `--cache: "full": use hit, stale, validated, miss, waited, refused, limited or error`, []string{"tail", "--cache", "full"}},
+		{exitUsage, "--ca: open none: " + unreadable, []string{"budget", "--ca", "none"}},
+		{exitUsage, "--certificate: open none: " + unreadable, []string{"budget", "--certificate", "none", "--key", "none"}},
+		{exitUsage, "--key: required with --certificate", []string{"budget", "--certificate", "none"}},
+		{exitUsage, "--certificate: required with --key", []string{"budget", "--key", "none"}},
+		{exitFailure, "--diff: open none: " + unreadable, []string{"catalogue", "--diff", "none"}},
+		{exitFailure, "--query: open " + filepath.Join(dir, "none: ") + unreadable, []string{"explain", "POST", "/graphql", "--query", "none"}},
+		{exitUsage, `--client: "ci" is not a client of the configuration; give --config FILE, and one of its clients`, []string{"explain", "GET", "/user", "--client", "ci"}},
+		{exitFailure, "http://127.0.0.1:1 refused the connection; start the gateway, or give its admin listener with --admin", []string{"budget", "--admin", "127.0.0.1:1"}},
+		{exitFailure, `read config --client: "a" is a duplicate; each needs its own`, append(made, "--client", "a")},
+		{exitFailure, `read config --listen: "80" is not an address; use host:port`, append(made, "--listen", "80")},
+		{exitFailure, `read config --admin: "x" is not an address; use host:port`, append(made, "--admin", "x")},
+		{exitFailure, `read config --store: "x": must be memory:`, append(made, "--store", "x")},
+		{exitFailure, `read config --dialect: "x": must be one of service, github`, append(made, "--dialect", "x")},
+		{exitFailure, `read config --upstream: "x": must be an absolute http or https URL`, append(made, "--upstream", "x")},
+	} {
+		wantWeir(t, c.code, "weir: "+c.message, c.args...)
+	}
 }
 
 // TestCertificatesThatEndAreNamed checks the warnings of weir check, of the start and of a reload.

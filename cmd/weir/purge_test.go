@@ -51,8 +51,8 @@ func TestPurge(t *testing.T) {
 		{[]string{"--tag", "account:egress:shared"}, 0, "2 entries", "fwd=stale; fwd-status=304"},
 		{[]string{"--tag", "repo:acme/widgets", "--hard"}, 0, "2 entries removed", "fwd=uri-miss; fwd-status=200"},
 		{[]string{"--tag", "repo:acme/other"}, 0, "0 entries", "hit"},
-		{[]string{"--url", target, "--tag", "org:acme"}, 2, "can't be used together", "hit"},
-		{nil, 2, "missing", "hit"},
+		{[]string{"--url", target, "--tag", "org:acme"}, 2, "give only one", "hit"},
+		{nil, 2, "required", "hit"},
 		{[]string{"--url", "/a%2"}, 1, "", "hit"},
 	} {
 		send(target)

@@ -36,7 +36,7 @@ func (c *tailCommand) Run(p *process) error {
 		return &exit{exitUsage, fmt.Sprintf("--status: %q: write a status such as 429, or a class such as 4xx", c.Status)}
 	}
 	if c.Cache != "" && !slices.Contains(history.Results(), history.Result(c.Cache)) {
-		return &exit{exitUsage, fmt.Sprintf("--cache: %q: must be one of %v", c.Cache, history.Results())}
+		return &exit{exitUsage, fmt.Sprintf("--cache: %q: use %s", c.Cache, choices(history.Results()))}
 	}
 	admin, err := c.client(p)
 	if err != nil {

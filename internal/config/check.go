@@ -257,7 +257,7 @@ func (d *decoder) checkAdmin(a *Admin) {
 	if a.TLS.Enabled() {
 		a.TLS.Certificate, a.TLS.Key, a.TLS.ClientCA = d.path(a.TLS.Certificate), d.path(a.TLS.Key), d.path(a.TLS.ClientCA)
 		_, err := a.TLS.Load()
-		d.require(err == nil, "admin.tls", "%v%s", err, fileRemedy(err))
+		d.require(err == nil, "admin.tls", "%v%s", err, FileRemedy(err))
 	}
 	if a.Prometheus.URL != "" {
 		d.baseURL("admin.prometheus.url", a.Prometheus.URL, "Weir sends only a bearer token (admin.prometheus.token)")
@@ -405,15 +405,15 @@ func (d *decoder) checkTLS(t *TLS) {
 		c := &t.Certificates[i]
 		c.Certificate, c.Key = d.path(c.Certificate), d.path(c.Key)
 		_, err := loadKeyPair(c.Certificate, c.Key)
-		d.require(err == nil, fmt.Sprintf("tls.certificates[%d]", i), "%v%s", err, fileRemedy(err))
+		d.require(err == nil, fmt.Sprintf("tls.certificates[%d]", i), "%v%s", err, FileRemedy(err))
 	}
 	t.ClientCA = d.path(t.ClientCA)
 	_, err = t.Authorities()
-	d.require(err == nil, "tls.client_ca", "%v%s", err, fileRemedy(err))
+	d.require(err == nil, "tls.client_ca", "%v%s", err, FileRemedy(err))
 }
 
-// fileRemedy returns what to do about a file that cannot be opened, or an empty text.
-func fileRemedy(err error) string {
+// FileRemedy returns what to do about a file that cannot be opened, as the end of a message, or an empty text.
+func FileRemedy(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "; create the file, or correct its path"

@@ -74,7 +74,7 @@ func Load(s Source) (*Config, error) {
 	}
 	text, err := os.ReadFile(s.Path)
 	if err != nil {
-		return nil, Problems{{File: s.Path, Message: reason(err) + fileRemedy(err)}}
+		return nil, Problems{{File: s.Path, Message: reason(err) + FileRemedy(err)}}
 	}
 	return Parse(s, text)
 }
@@ -353,6 +353,21 @@ func (d *decoder) flags(root reflect.Value) {
 	}
 }
 
+// ParseDuration parses a duration that is not negative.
+func ParseDuration(text string) (time.Duration, error) {
+	parsed, err := time.ParseDuration(text)
+	if _, bare := strconv.Atoi(text); err != nil && bare == nil {
+		return 0, fmt.Errorf("%q has no unit; use %ss", text, strings.TrimLeft(text, "-+"))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a duration; use for example 500ms, 30s or 1h30m", text)
+	}
+	if parsed < 0 {
+		return 0, fmt.Errorf("%q is negative; use for example 500ms, 30s or 1h30m", text)
+	}
+	return parsed, nil
+}
+
 // scalar parses a text into v. Errors do not quote a secret.
 func (d *decoder) scalar(text string, v reflect.Value) error {
 	switch target := v.Addr().Interface().(type) {
@@ -361,18 +376,9 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 		*target = secret
 		return err
 	case *time.Duration:
-		parsed, err := time.ParseDuration(text)
-		if _, bare := strconv.Atoi(text); err != nil && bare == nil {
-			return fmt.Errorf("%q has no unit; use %ss", text, strings.TrimLeft(text, "-+"))
-		}
-		if err == nil && parsed < 0 {
-			return fmt.Errorf("%q is negative; a duration is zero or longer", text)
-		}
-		if err != nil {
-			return fmt.Errorf("%q is not a duration; use for example 500ms, 30s or 1h30m", text)
-		}
+		parsed, err := ParseDuration(text)
 		*target = parsed
-		return nil
+		return err
 	case *Switch:
 		parsed, err := parseSwitch(text)
 		*target = parsed
@@ -421,7 +427,7 @@ func (d *decoder) secret(text string) (credential.Secret, error) {
 	d.files = append(d.files, path)
 	content, err := readSecret(path)
 	if err != nil {
-		return "", fmt.Errorf("file %q: %s%s", path, reason(err), fileRemedy(err))
+		return "", fmt.Errorf("file %q: %s%s", path, reason(err), FileRemedy(err))
 	}
 	secret := strings.TrimRight(string(content), "\r\n")
 	switch {

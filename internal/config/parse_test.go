@@ -39,7 +39,7 @@ func TestMalformedValuesAreReported(t *testing.T) {
 		{"recursive list", "clients: &a [*a]", "2:10: clients[0]: must be a mapping of keys to values, such as {KEY: VALUE}"},
 		{"invalid duration", "limits: {wait: soon}", `2:16: limits.wait: "soon" is not a duration; use for example 500ms, 30s or 1h30m`},
 		{"duration without a unit", "limits: {wait: 30}", `2:16: limits.wait: "30" has no unit; use 30s`},
-		{"negative duration", "limits: {wait: -1s}", `2:16: limits.wait: "-1s" is negative; a duration is zero or longer`},
+		{"negative duration", "limits: {wait: -1s}", `2:16: limits.wait: "-1s" is negative; use for example 500ms, 30s or 1h30m`},
 		{"invalid number", "limits: {concurrent: many}", `2:22: limits.concurrent: "many" is not a whole number`},
 		{"fraction for a whole number", "limits: {concurrent: 1.5}", `2:22: limits.concurrent: "1.5" is not a whole number`},
 		{"number that is too large", "limits: {concurrent: 9223372036854775808}", `2:22: limits.concurrent: "9223372036854775808" is not a whole number`},
