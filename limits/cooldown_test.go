@@ -32,9 +32,7 @@ func TestShiftMovesEveryTime(t *testing.T) {
 		if slices.Contains(noTimes, name) {
 			want = 1000
 		}
-		if v.Int() != want {
-			t.Errorf("%s: got %d, want %d", name, v.Int(), want)
-		}
+		failIf(t, v.Int() != want, "%s: got %d, want %d", name, v.Int(), want)
 	})
 	c = cooldown{}
 	c.shift(7)

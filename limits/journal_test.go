@@ -60,9 +60,8 @@ func (r *fileRig) open(text []byte) (s Saved) {
 	r.Memory = newMemoryAt(Rules{Limits: policy.DefaultLimits(), ColdStart: r.start}, NewClock().Stepped(func() time.Duration { return r.step }))
 	if text != nil {
 		var err error
-		if s, err = r.Load(bytes.NewReader(text)); err != nil {
-			r.Fatal(err)
-		}
+		s, err = r.Load(bytes.NewReader(text))
+		noError(r, err)
 	}
 	r.file = &testFile{}
 	r.rotate(r.file, nil)
@@ -373,9 +372,8 @@ func TestRestartKeepsTheSlotsOfAbortedRequests(t *testing.T) {
 			r.open(text)
 			after := r.try(false)
 			failIf(t, before == 0 || before+after > 100, "clean stop %v: %d requests were in progress, and %d are sent a second later", clean, before, after)
-			if time.Sleep(time.Minute); r.try(false) == 0 {
-				t.Errorf("clean stop %v: no request after a minute", clean)
-			}
+			time.Sleep(time.Minute)
+			failIf(t, r.try(false) == 0, "clean stop %v: no request after a minute", clean)
 		})
 	}
 }

@@ -37,9 +37,7 @@ func inBubble(t *testing.T, limits policy.Limits, test func(*harness)) {
 		o.running.Go(func() { o.Limiter.Run(o.ctx) })
 		test(o)
 		o.stop()
-		if len(o.queues) != 0 {
-			t.Errorf("%d accounts still have a queue", len(o.queues))
-		}
+		failIf(t, len(o.queues) != 0, "%d accounts still have a queue", len(o.queues))
 	})
 }
 
@@ -71,9 +69,7 @@ func (o *harness) acquire(c Claim, caller policy.Caller, maxWait time.Duration) 
 func (o *harness) acquired(c Claim, caller policy.Caller) *Permit {
 	o.Helper()
 	p, err := o.acquire(c, caller, 0)
-	if err != nil {
-		o.Fatal(err)
-	}
+	noError(o, err)
 	return p
 }
 
@@ -82,9 +78,8 @@ func (o *harness) answer(p *Permit) {
 	o.Helper()
 	outcome := Outcome{Sent: true, Answered: true, Ended: true, Elapsed: time.Millisecond}
 	outcome.Rate = policy.Rate{Limit: 1_000_000, Used: 1, Reset: time.Now().Add(time.Hour), Resource: p.Resource}
-	if _, err := o.Settle(o.ctx, *p, outcome); err != nil {
-		o.Fatal(err)
-	}
+	_, err := o.Settle(o.ctx, *p, outcome)
+	noError(o, err)
 }
 
 // warmUp settles a request of an operation, so that the ledger knows the window and the estimate of the operation.
@@ -98,9 +93,7 @@ func (o *harness) warmUp(operation string) {
 func (o *harness) refusal(err error) *Refusal {
 	o.Helper()
 	var r *Refusal
-	if !errors.As(err, &r) {
-		o.Fatalf("got error %v, want a refusal", err)
-	}
+	stopIf(o, !errors.As(err, &r), "got error %v, want a refusal", err)
 	return r
 }
 
@@ -139,9 +132,7 @@ func (o *harness) refused(c Claim, caller policy.Caller, maxWait time.Duration, 
 	began := time.Now()
 	_, err := o.acquire(c, caller, maxWait)
 	r := o.refusal(err)
-	if time.Since(began) != 0 || r.Reason != reason {
-		o.Errorf("refused after %v: %v, want a refusal at once (%s)", time.Since(began), err, reason)
-	}
+	failIf(o, time.Since(began) != 0 || r.Reason != reason, "refused after %v: %v, want a refusal at once (%s)", time.Since(began), err, reason)
 	return r
 }
 
@@ -173,20 +164,16 @@ func TestAcquireReturnsWhenAnotherPermitSettles(t *testing.T) {
 		began, admitted := time.Now(), make(chan time.Duration)
 		go func() {
 			p, err := o.acquire(core("op"), user(""), time.Minute)
-			if err != nil || p.Waited != Concurrency || open[0].Waited != "" {
-				t.Errorf("got %+v and %+v, error %v; want the first to wait for concurrency", p, open[0], err)
-			}
+			failIf(t, err != nil || p.Waited != Concurrency || open[0].Waited != "", "got %+v and %+v, error %v; want the first to wait for concurrency", p, open[0], err)
 			admitted <- time.Since(began)
 		}()
 		const duration = 3400 * time.Millisecond
 		time.Sleep(duration)
-		if waiting := o.Waiting(); len(waiting) != 1 || waiting[ClientResource{"a", "core", ""}] != 1 {
-			t.Errorf("got waiting requests %v, want one of account a", waiting)
-		}
+		waiting := o.Waiting()
+		failIf(t, len(waiting) != 1 || waiting[ClientResource{"a", "core", ""}] != 1, "got waiting requests %v, want one of account a", waiting)
 		_, _ = o.Settle(o.ctx, *open[0], Outcome{})
-		if after := <-admitted; after != duration {
-			t.Errorf("got a permit after %v, want %v", after, duration)
-		}
+		after := <-admitted
+		failIf(t, after != duration, "got a permit after %v, want %v", after, duration)
 	})
 }
 
@@ -202,9 +189,7 @@ func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
 				caller = gh
 			}
 			p := o.acquired(core("op"), caller)
-			if p.Shared != nil {
-				t.Errorf("permit %d: %+v, but it did not wait", i, p.Shared)
-			}
+			failIf(t, p.Shared != nil, "permit %d: %+v, but it did not wait", i, p.Shared)
 			o.answer(p)
 		}
 		want := &SharedUse{Budget: "points:op", Limit: 10, Clients: []ClientUse{{"agent", 9}, {"gh", 1}}}
@@ -218,9 +203,7 @@ func TestPermitShowsTheUseThatItWaitedFor(t *testing.T) {
 			waiting <- o.Waiting()
 		}()
 		p, err := o.acquire(core("op"), gh, 61*time.Second)
-		if err != nil || p.Waited != Points || !reflect.DeepEqual(p.Shared, want) {
-			t.Errorf("permit: %+v, error %v, want %+v", p, err, want)
-		}
+		failIf(t, err != nil || p.Waited != Points || !reflect.DeepEqual(p.Shared, want), "permit: %+v, error %v, want %+v", p, err, want)
 		if got, want := <-waiting, map[ClientResource]int{{"a", "core", "gh"}: 1}; !maps.Equal(got, want) {
 			t.Errorf("waiting: %v, want %v", got, want)
 		}
@@ -244,13 +227,11 @@ func TestAcquireStopsWaiting(t *testing.T) {
 				defer cancel()
 				began := time.Now()
 				_, err := o.Acquire(ctx, core("op"), user(""), began.Add(c.maxWait))
-				if took := time.Since(began); took != c.after || !c.refused && !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("Acquire returned %v after %v, want after %v", err, took, c.after)
-				}
+				took := time.Since(began)
+				failIf(t, took != c.after || !c.refused && !errors.Is(err, context.DeadlineExceeded), "Acquire returned %v after %v, want after %v", err, took, c.after)
 				if c.refused {
-					if r := o.refusal(err); r.Reason != Concurrency || c.maxWait > 0 && !r.Until.After(time.Now()) {
-						t.Errorf("got %+v, want a later time and concurrency", r)
-					}
+					r := o.refusal(err)
+					failIf(t, r.Reason != Concurrency || c.maxWait > 0 && !r.Until.After(time.Now()), "got %+v, want a later time and concurrency", r)
 				}
 			})
 		})
@@ -261,13 +242,10 @@ func TestAcquireRefusesImmediatelyIfTheWaitIsTooLong(t *testing.T) {
 	inBubble(t, tenPoints(), func(o *harness) {
 		o.spend(10)
 		began := time.Now()
-		if r := o.refused(core("op"), user(""), 59*time.Second, Points); time.Until(r.Until) != time.Minute {
-			t.Errorf("got %v, want a refusal for a minute", r)
-		}
+		r := o.refused(core("op"), user(""), 59*time.Second, Points)
+		failIf(t, time.Until(r.Until) != time.Minute, "got %v, want a refusal for a minute", r)
 		p, err := o.acquire(core("op"), user(""), 61*time.Second)
-		if err != nil || time.Since(began) != time.Minute {
-			t.Errorf("got %v after %v, want a permit after a minute", err, time.Since(began))
-		}
+		failIf(t, err != nil || time.Since(began) != time.Minute, "got %v after %v, want a permit after a minute", err, time.Since(began))
 		o.answer(p)
 	})
 }
@@ -313,9 +291,8 @@ func TestLimiterReportsTheDemandOfEachClient(t *testing.T) {
 			wg.Go(func() { _, _ = o.acquire(core("op"), caller, time.Second) })
 		}
 		wg.Wait()
-		if want := map[string]int{"a": 3, "b": 1}; !maps.Equal(most, want) {
-			t.Errorf("demand: %v, want %v", most, want)
-		}
+		want := map[string]int{"a": 3, "b": 1}
+		failIf(t, !maps.Equal(most, want), "demand: %v, want %v", most, want)
 	})
 }
 
@@ -356,9 +333,8 @@ func TestRefusalAtTheDeadlineHasTheTimeOfTheLastDecision(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		_, err := o.acquire(core("op"), user(""), 30*time.Second+275*time.Millisecond) // during the sixth call of Admit
-		if r := o.refusal(err); r.Reason != Points || r.Until.Sub(began) < 59*time.Second {
-			t.Errorf("refused (%s) for %v, want about a minute", r.Reason, r.Until.Sub(began))
-		}
+		r := o.refusal(err)
+		failIf(t, r.Reason != Points || r.Until.Sub(began) < 59*time.Second, "refused (%s) for %v, want about a minute", r.Reason, r.Until.Sub(began))
 	})
 }
 
@@ -385,9 +361,7 @@ func TestRefusalAtTheDeadlineHasTheExpectedTime(t *testing.T) {
 				refusals++
 			}
 		}
-		if refusals == 0 || shortest < 9*time.Second {
-			t.Errorf("%d refusals, the shortest for %v; want about 10 s", refusals, shortest)
-		}
+		failIf(t, refusals == 0 || shortest < 9*time.Second, "%d refusals, the shortest for %v; want about 10 s", refusals, shortest)
 	})
 }
 
@@ -401,9 +375,8 @@ func TestRefusalByAFullQueueHasTheTimeOfTheNextPlace(t *testing.T) {
 		}
 		o.wait("modest", 10*time.Second)
 		synctest.Wait()
-		if r := o.refused(core("op"), user("greedy"), time.Hour, Queue); r.Until.Sub(began) != time.Minute {
-			t.Errorf("refused for %v, want a minute", r.Until.Sub(began))
-		}
+		r := o.refused(core("op"), user("greedy"), time.Hour, Queue)
+		failIf(t, r.Until.Sub(began) != time.Minute, "refused for %v, want a minute", r.Until.Sub(began))
 	})
 }
 
@@ -419,9 +392,7 @@ func TestWaitForOneBudgetDoesNotDelayAnother(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		o.answer(o.acquired(core("second"), user("")))
-		if time.Since(began) != 0 {
-			t.Error("a request for another budget waited")
-		}
+		failIf(t, time.Since(began) != 0, "a request for another budget waited")
 		if err := <-waiting; err != nil {
 			t.Error(err)
 		}
@@ -435,9 +406,8 @@ func TestAcquireRefusesIfTheQueueIsTooSlow(t *testing.T) {
 		o.backlog(user("first"), 100, 100*time.Millisecond)
 		time.Sleep(20 * time.Second)
 		r := o.refused(core("op"), user("second"), 5*time.Second, Concurrency)
-		if wait := time.Until(r.Until); wait < 9*time.Second || wait > 11*time.Second {
-			t.Errorf("refused for %v, want about 10 s", wait)
-		}
+		wait := time.Until(r.Until)
+		failIf(t, wait < 9*time.Second || wait > 11*time.Second, "refused for %v, want about 10 s", wait)
 	})
 }
 
@@ -445,13 +415,9 @@ func TestRunRenewsPermitsInUse(t *testing.T) {
 	inBubble(t, policy.DefaultLimits(), func(o *harness) {
 		p := o.acquired(core("op"), user(""))
 		time.Sleep(10 * time.Minute)
-		if o.onlyAccount().InUse != 1 {
-			t.Error("the permit expired while its request was open")
-		}
+		failIf(t, o.onlyAccount().InUse != 1, "the permit expired while its request was open")
 		o.answer(p)
-		if len(o.permits) != 0 {
-			t.Errorf("%d permits in use, want none", len(o.permits))
-		}
+		failIf(t, len(o.permits) != 0, "%d permits in use, want none", len(o.permits))
 	})
 }
 
@@ -492,9 +458,8 @@ func TestRenewalDoesNotReopenAClosedPermit(t *testing.T) {
 		p := o.acquired(core("op"), user("c"))
 		time.Sleep(renewEvery - 20*time.Millisecond)
 		o.answer(p) // the renewal starts before Settle returns
-		if n := o.onlyAccount().InUse; n != 0 {
-			o.Errorf("%d permits in use, want none", n)
-		}
+		n := o.onlyAccount().InUse
+		failIf(o, n != 0, "%d permits in use, want none", n)
 	})
 }
 
@@ -504,15 +469,13 @@ func TestEstimatesAreHighAfterFewResponses(t *testing.T) {
 		t.Errorf("estimate without responses: got %v", got)
 	}
 	for i, want := range []time.Duration{5 * time.Second, 3 * time.Second} {
-		if e.observe("op", time.Second); e.predict("op") != want {
-			t.Errorf("estimate after %d responses of 1 s: got %v", i+1, e.predict("op"))
-		}
+		e.observe("op", time.Second)
+		failIf(t, e.predict("op") != want, "estimate after %d responses of 1 s: got %v", i+1, e.predict("op"))
 	}
 	e.observe("op", 4*time.Second)
 	for range recentTimes {
-		if got := e.predict("op"); got < 4*time.Second {
-			t.Fatalf("got %v, want at least the 4 s of a recent response", got)
-		}
+		got := e.predict("op")
+		stopIf(t, got < 4*time.Second, "got %v, want at least the 4 s of a recent response", got)
 		e.observe("op", time.Millisecond)
 	}
 	if got := e.predict("op"); got != leastTime {
@@ -521,9 +484,7 @@ func TestEstimatesAreHighAfterFewResponses(t *testing.T) {
 	for i := range 2 * maxEstimates {
 		e.observe(fmt.Sprint(i), time.Second)
 	}
-	if len(e.ops) > maxEstimates+1 {
-		t.Errorf("%d estimates, want a bounded number", len(e.ops))
-	}
+	failIf(t, len(e.ops) > maxEstimates+1, "%d estimates, want a bounded number", len(e.ops))
 }
 
 func BenchmarkAdmitAndSettle(b *testing.B) {
@@ -586,8 +547,6 @@ func TestWaitingClaimsUseTheLatestEstimateOfCPUTime(t *testing.T) {
 			})
 		}
 		requests.Wait()
-		if refused != 0 {
-			t.Errorf("%d of 160 requests were refused", refused)
-		}
+		failIf(t, refused != 0, "%d of 160 requests were refused", refused)
 	})
 }

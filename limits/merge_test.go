@@ -317,9 +317,8 @@ func TestMergedNamesShareOneQueue(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if waiting := l.Waiting(); !maps.Equal(waiting, map[ClientResource]int{{"user:1", "core", ""}: 2}) {
-			t.Errorf("waiting: %v", waiting)
-		}
+		waiting := l.Waiting()
+		failIf(t, !maps.Equal(waiting, map[ClientResource]int{{"user:1", "core", ""}: 2}), "waiting: %v", waiting)
 		_, _ = l.Settle(context.Background(), *first, Outcome{})
 		time.Sleep(time.Minute)
 	})

@@ -25,9 +25,8 @@ func TestLateResponsesAreNotReported(t *testing.T) {
 		t.Helper()
 		o := using(used, reset)
 		part.Settle(&p, &o, &rules, now.UnixMicro())
-		if u := part.Use(budget, now.UnixMicro()); u.Reported != want || u.Total() != 0 {
-			t.Errorf("%s: got %d reported and %d in use, want %d and 0", name, u.Reported, u.Total(), want)
-		}
+		u := part.Use(budget, now.UnixMicro())
+		failIf(t, u.Reported != want || u.Total() != 0, "%s: got %d reported and %d in use, want %d and 0", name, u.Reported, u.Total(), want)
 	}
 	p, late := grant(1), grant(2)
 	now = now.Add(time.Second)

@@ -23,14 +23,12 @@ func rateHeader(resource string) http.Header {
 func TestReadRateRefusesInvalidResourceNames(t *testing.T) {
 	l := NewLimiter(nil)
 	for _, name := range []string{"core", "audit_log", "export-jobs.v2", "a", strings.Repeat("a", 64), ""} {
-		if r := l.ReadRate(rateHeader(name)); r.Invalid || r.Resource != name || r.Limit != 30 {
-			t.Errorf("%q: got %+v", name, r)
-		}
+		r := l.ReadRate(rateHeader(name))
+		failIf(t, r.Invalid || r.Resource != name || r.Limit != 30, "%q: got %+v", name, r)
 	}
 	for _, name := range []string{"Core", "a b", "a:b", "a/b", "é", strings.Repeat("a", 65), "points", "cpu", "content", "concurrency"} {
-		if r := l.ReadRate(rateHeader(name)); r != (policy.Rate{Invalid: true}) {
-			t.Errorf("%q: got %+v, want invalid headers", name, r)
-		}
+		r := l.ReadRate(rateHeader(name))
+		failIf(t, r != (policy.Rate{Invalid: true}), "%q: got %+v, want invalid headers", name, r)
 	}
 	if r := l.ReadRate(http.Header{}); r != (policy.Rate{}) {
 		t.Errorf("no headers: got %+v", r)
@@ -56,17 +54,11 @@ func TestReadRateBoundsTheResources(t *testing.T) {
 		})
 	}
 	work.Wait()
-	if len(accepted) != maxResources {
-		t.Errorf("%d resources were accepted, want %d", len(accepted), maxResources)
-	}
+	failIf(t, len(accepted) != maxResources, "%d resources were accepted, want %d", len(accepted), maxResources)
 	for name := range accepted {
-		if l.ReadRate(rateHeader(name)).Invalid {
-			t.Errorf("%q is refused after it was accepted", name)
-		}
+		failIf(t, l.ReadRate(rateHeader(name)).Invalid, "%q is refused after it was accepted", name)
 	}
 	for _, name := range []string{"core", "audit_log", ""} {
-		if l.ReadRate(rateHeader(name)).Invalid {
-			t.Errorf("%q is refused after the set is full", name)
-		}
+		failIf(t, l.ReadRate(rateHeader(name)).Invalid, "%q is refused after the set is full", name)
 	}
 }

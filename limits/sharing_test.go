@@ -77,9 +77,7 @@ func hour(t *testing.T, groups []policy.ClientBudget, workers ...*worker) (used 
 					w.used++
 					w.waiting--
 					rate := policy.Rate{Limit: 5000, Used: sum, Reset: reset, Date: time.Now(), Resource: policy.Core}
-					if err := ledger.Settle(t.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}); err != nil {
-						t.Fatal(err)
-					}
+					noError(t, ledger.Settle(t.Context(), limits.Permit{Claim: c}, limits.Outcome{Sent: true, Answered: true, Ended: true, Rate: rate}))
 				}
 			}
 			if minute := int((at + step) / time.Minute); (at+step)%time.Minute == 0 {
@@ -89,9 +87,7 @@ func hour(t *testing.T, groups []policy.ClientBudget, workers ...*worker) (used 
 			}
 			time.Sleep(step)
 		}
-		if sum < 4950 {
-			t.Errorf("%d of 5000 requests used, want 99 %%", sum)
-		}
+		failIf(t, sum < 4950, "%d of 5000 requests used, want 99 %%", sum)
 	})
 	return used
 }
@@ -99,9 +95,7 @@ func hour(t *testing.T, groups []policy.ClientBudget, workers ...*worker) (used 
 // TestExamplesOfSharing runs the examples of docs/sharing.md, which must have these figures, and the numbers of the rules.
 func TestExamplesOfSharing(t *testing.T) {
 	page, err := os.ReadFile("../docs/sharing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	budget := func(client string, guarantee, limit float64) policy.ClientBudget {
 		return policy.ClientBudget{Client: client, Share: 1, Guarantee: guarantee, Limit: limit}
 	}
@@ -137,12 +131,8 @@ func TestExamplesOfSharing(t *testing.T) {
 			}
 			table += "\n"
 		}
-		if !strings.Contains(string(page), table) {
-			t.Errorf("docs/sharing.md must contain the table\n%s", table)
-		}
-		if example.served.longest > time.Second {
-			t.Errorf("a request of %s waited %v", example.served.Client, example.served.longest)
-		}
+		failIf(t, !strings.Contains(string(page), table), "docs/sharing.md must contain the table\n%s", table)
+		failIf(t, example.served.longest > time.Second, "a request of %s waited %v", example.served.Client, example.served.longest)
 	}
 	sync := &worker{ClientBudget: budget("sync", 0, 0.9), wants: greedy(0)}
 	sync.Share = 2
@@ -157,8 +147,6 @@ func TestExamplesOfSharing(t *testing.T) {
 	for _, text := range append(limits.SharingNumbers(), fmt.Sprintf(
 		"with `share: 2` gets %d alone, %d if a client with `share: 1` takes the other %d, and %d if that client needs only %d.",
 		in(2, 0), in(4, 0), in(4, 1), in(5, 0), in(5, 1))) {
-		if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), text) {
-			t.Errorf("docs/sharing.md must contain %q", text)
-		}
+		failIf(t, !strings.Contains(strings.Join(strings.Fields(string(page)), " "), text), "docs/sharing.md must contain %q", text)
 	}
 }

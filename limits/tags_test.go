@@ -29,9 +29,8 @@ func TestTagBudgetNamesTheClientAndTheTag(t *testing.T) {
 		{"client without a limit for tags", unlimited, "run/17", ""},
 		{"account of one client", policy.Caller{Client: "ci"}, "run/17", ""},
 	} {
-		if got := l.TagBudget(c.caller, c.tag); got != c.want {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		got := l.TagBudget(c.caller, c.tag)
+		failIf(t, got != c.want, "%s: got %q, want %q", c.name, got, c.want)
 	}
 }
 
@@ -40,9 +39,8 @@ func TestTagsBeyondTheBoundShareOneBudget(t *testing.T) {
 		l := NewLimiter(NewMemory(Rules{Limits: policy.DefaultLimits()}))
 		check := func(tag, want string) {
 			t.Helper()
-			if got := l.TagBudget(taggedCaller, tag); got != want {
-				t.Errorf("tag %q: got %q, want %q", tag, got, want)
-			}
+			got := l.TagBudget(taggedCaller, tag)
+			failIf(t, got != want, "tag %q: got %q, want %q", tag, got, want)
 		}
 		for i := range maxTags {
 			check(fmt.Sprint(i), fmt.Sprintf("ci/%d", i))
@@ -59,9 +57,8 @@ func TestTagsBeyondTheBoundShareOneBudget(t *testing.T) {
 		time.Sleep(tagTime/2 + sweepInterval)
 		check("new", "ci/new")
 		check("0", "ci/0")
-		if n := len(l.tags.clients["ci"]); n != 2 || len(l.tags.clients) != 1 {
-			t.Errorf("%d tags of %d clients remain", n, len(l.tags.clients))
-		}
+		n := len(l.tags.clients["ci"])
+		failIf(t, n != 2 || len(l.tags.clients) != 1, "%d tags of %d clients remain", n, len(l.tags.clients))
 	})
 }
 
@@ -72,15 +69,12 @@ func TestLedgerRemovesIdleTags(t *testing.T) {
 		for i := range 5 {
 			caller.Tag = l.TagBudget(caller, fmt.Sprint(i))
 			p, err := l.Acquire(t.Context(), Claim{Operation: "op", Resource: policy.Core, Points: 1}, caller, time.Now())
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			_, _ = l.Settle(t.Context(), *p, Outcome{Sent: true, Answered: true, Ended: true, Rate: policy.Rate{Limit: 5000, Used: 1, Resource: policy.Core, Reset: time.Now().Add(time.Hour)}})
 			time.Sleep(2 * time.Hour)
 		}
-		if names := m.accounts["a"].Windows[policy.Core].Clients; len(names) != 2 {
-			t.Errorf("the budgets of %d names remain, want those of the client and of its last tag", len(names))
-		}
+		names := m.accounts["a"].Windows[policy.Core].Clients
+		failIf(t, len(names) != 2, "the budgets of %d names remain, want those of the client and of its last tag", len(names))
 	})
 }
 
@@ -95,9 +89,7 @@ func TestWaitOfOneTagDelaysNoOtherTag(t *testing.T) {
 		reset, used := time.Now().Add(time.Hour), 0
 		for used < 10 {
 			p, err := acquire("1", 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			used++
 			_, _ = l.Settle(t.Context(), *p, Outcome{Sent: true, Answered: true, Ended: true, Rate: policy.Rate{Limit: 100, Used: used, Resource: policy.Core, Reset: reset}})
 		}
