@@ -142,9 +142,8 @@ func TestConstantOutsideUseIsLearned(t *testing.T) {
 			part := float64(used) / float64((hours-1)*60*(c.limit-c.out))
 			t.Logf("%d errors in the first hour, %d in %d hours, %s of the rest", first, len(later), hours-1, percent(part))
 			for i := range len(later) - 1 {
-				if pause := later[i+1].Sub(later[i]); pause < time.Hour {
-					t.Errorf("a limit error %v after another error, want at least an hour", pause)
-				}
+				pause := later[i+1].Sub(later[i])
+				failIf(t, pause < time.Hour, "a limit error %v after another error, want at least an hour", pause)
 			}
 			if part < 0.8 {
 				t.Errorf("used %s of the rest, want at least 80 %%", percent(part))
