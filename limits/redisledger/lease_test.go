@@ -60,9 +60,8 @@ func TestLeaveReturnsLeases(t *testing.T) {
 		p.spend(p.r1, 300, 2, true)
 		p.heartbeat(p.r1)
 		p.hook.changeAll(fail)
-		if err := p.r1.Leave(p.Context()); err == nil {
-			p.Error("Leave returned no error without Redis")
-		}
+		err := p.r1.Leave(p.Context())
+		failIf(p, err == nil, "Leave returned no error without Redis")
 		time.AfterFunc(leaveTimeout/2, func() { p.hook.changeAll(nil) }) // Leave reconnects
 		noError(p, p.r1.Leave(p.Context()))
 		p.heartbeat(p.r2)
@@ -99,9 +98,8 @@ func TestReplicasShareReturningTokens(t *testing.T) {
 				granted[l] += p.spend(l, 9, 2, true)
 			}
 		}
-		if first, second := granted[p.r1], granted[p.r2]; second < first*45/55 || first+second < 195 {
-			p.Errorf("%d and %d claims granted after the first minute, want 100 each", first, second)
-		}
+		first, second := granted[p.r1], granted[p.r2]
+		failIf(p, second < first*45/55 || first+second < 195, "%d and %d claims granted after the first minute, want 100 each", first, second)
 	})
 }
 

@@ -70,9 +70,8 @@ func TestOfflineSpendsReachRedisAfterAnOutage(t *testing.T) {
 		reconcileAll(t, l)
 		l.(*Ledger).markLost("", errLost)
 	}, func(t *testing.T, l limitstest.Ledger) {
-		if l.(*Ledger).reconnect(t.Context()); l.(*Ledger).isLost() {
-			t.Fatal("the ledger did not reconnect")
-		}
+		l.(*Ledger).reconnect(t.Context())
+		stopIf(t, l.(*Ledger).isLost(), "the ledger did not reconnect")
 	})
 }
 

@@ -105,9 +105,7 @@ func TestMergeKeepsWhatEndedReplicasHaveSpent(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
 				p.settleAnswered(p.r2, p.mustAdmit(p.r2, p.claimOf("token a", 500), "before the merge"), true)
 				if end == "leaves" {
-					if err := p.r2.Leave(p.Context()); err != nil {
-						p.Fatal(err)
-					}
+					noError(p, p.r2.Leave(p.Context()))
 				}
 				if rename {
 					p.r1.Rename("token a", "bot", policy.User)
@@ -115,9 +113,7 @@ func TestMergeKeepsWhatEndedReplicasHaveSpent(t *testing.T) {
 					p.settleAnswered(p.r1, p.mustAdmit(p.r1, p.claimOf("token a", 1), "before the merge"), true)
 					p.r1.Merge("token a", "bot", policy.User)
 				}
-				if p.admit(p.r1, p.claimOf("bot", 500)) {
-					p.Errorf("a replica %s: a claim was granted beyond the points of both names", end)
-				}
+				failIf(p, p.admit(p.r1, p.claimOf("bot", 500)), "a replica %s: a claim was granted beyond the points of both names", end)
 				p.mustAdmit(p.r1, p.claimOf("bot", 300), "within the points of both names")
 				for range 200 { // until the tokens of a killed replica have returned
 					time.Sleep(500 * time.Millisecond)
@@ -136,12 +132,9 @@ func TestRenameBackReachesEveryReplica(t *testing.T) {
 		p.r2.Rename("robot", "bot", policy.User)
 		p.heartbeat(p.both()...)
 		p.settleAnswered(p.r1, p.mustAdmit(p.r1, p.claimOf("robot", 500), "at one replica"), true)
-		if p.admit(p.r2, p.claimOf("bot", 500)) {
-			p.Error("a claim was granted beyond the points of both names")
-		}
-		if one, other := p.r1.Canonical("robot"), p.r2.Canonical("robot"); one != other {
-			p.Errorf("one replica uses %s, the other %s", one, other)
-		}
+		failIf(p, p.admit(p.r2, p.claimOf("bot", 500)), "a claim was granted beyond the points of both names")
+		one, other := p.r1.Canonical("robot"), p.r2.Canonical("robot")
+		failIf(p, one != other, "one replica uses %s, the other %s", one, other)
 	})
 }
 

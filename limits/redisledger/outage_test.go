@@ -55,9 +55,7 @@ func (l *load) request() bool {
 func (l *load) requestFor(phase string, d time.Duration) {
 	l.Helper()
 	for from := time.Now(); time.Since(from) < d; {
-		if !l.request() {
-			l.Fatalf("%s: refused after %v", phase, time.Since(from))
-		}
+		stopIf(l, !l.request(), "%s: refused after %v", phase, time.Since(from))
 	}
 }
 
@@ -77,9 +75,8 @@ func TestSteadyLoadContinuesWithoutRedis(t *testing.T) {
 				l.requestThenDisconnect(2 * time.Minute)
 				l.requestFor("without Redis", 4*time.Minute)
 				p.r1.reconnect(p.Context())
-				if b := p.budget(p.r1, "core"); b.Used > l.counted {
-					t.Errorf("%+v: reported requests were counted again", b)
-				}
+				b := p.budget(p.r1, "core")
+				failIf(t, b.Used > l.counted, "%+v: reported requests were counted again", b)
 			})
 		})
 	}
@@ -92,15 +89,12 @@ func TestLoadContinuesWhenRedisIsLostAgain(t *testing.T) {
 			l.requestThenDisconnect(2 * time.Minute)
 			l.requestFor("without Redis", outage)
 			p.r1.reconnect(p.Context())
-			if p.r1.isLost() {
-				p.Fatal("the ledger did not reconnect")
-			}
+			stopIf(p, p.r1.isLost(), "the ledger did not reconnect")
 			p.disconnect(p.r1)
 			since := p.r1.Lost()
 			time.Sleep(time.Second)
-			if p.disconnect(p.r1); !p.r1.Lost().Equal(since) {
-				p.Error("a second failure changed the time of the loss")
-			}
+			p.disconnect(p.r1)
+			failIf(p, !p.r1.Lost().Equal(since), "a second failure changed the time of the loss")
 			l.requestFor("without Redis again", time.Minute)
 		})
 	}
@@ -114,9 +108,7 @@ func TestPausedAccountContinuesWithoutRedis(t *testing.T) {
 		for range 3 {
 			time.Sleep(forgetAfter + time.Second)
 			p.r1.forgetIdle()
-			if !l.request() {
-				p.Fatal("refused after a pause")
-			}
+			stopIf(p, !l.request(), "refused after a pause")
 		}
 	})
 }
@@ -149,9 +141,7 @@ func TestOfflineLimitErrorClosesTheWindowUntilItsReset(t *testing.T) {
 		o.Limited = policy.LimitPrimary
 		p.settle(p.r1, c, o)
 		p.r1.reconnect(p.Context())
-		if p.admit(p.r2, p.claim(1)) {
-			p.Error("granted before the reset")
-		}
+		failIf(p, p.admit(p.r2, p.claim(1)), "granted before the reset")
 		time.Sleep(70 * time.Second)
 		p.mustAdmit(p.r2, p.claim(1), "after the reset")
 	})
@@ -164,13 +154,10 @@ func TestExhaustedWindowReopensByTheClockOfTheUpstream(t *testing.T) {
 		l.requestThenDisconnect(30 * time.Second)
 		l.fixed = 5000
 		l.request()
-		if l.fixed = 0; l.request() {
-			p.Error("granted in an exhausted window")
-		}
+		l.fixed = 0
+		failIf(p, l.request(), "granted in an exhausted window")
 		time.Sleep(15 * time.Second)
-		if !l.request() {
-			p.Error("refused after the reset")
-		}
+		failIf(p, !l.request(), "refused after the reset")
 	})
 }
 
@@ -185,9 +172,7 @@ func TestEarlierCopiesCountUntilTheyAreReported(t *testing.T) {
 		o := answered(rate)
 		o.Resent = 3
 		p.settle(p.r1, c, o)
-		if p.admit(p.r1, p.claim(1)) {
-			p.Error("granted with 4997 of 5000 used and three copies unconfirmed")
-		}
+		failIf(p, p.admit(p.r1, p.claim(1)), "granted with 4997 of 5000 used and three copies unconfirmed")
 	})
 }
 
@@ -216,9 +201,7 @@ func TestIgnoredObservationIsUnconfirmed(t *testing.T) {
 		spend(p.r2, 100, false)
 		p.disconnect(p.r1)
 		spend(p.r1, 100, false)
-		if used > 20 {
-			p.Errorf("%d requests granted, want at most 20", used)
-		}
+		failIf(p, used > 20, "%d requests granted, want at most 20", used)
 	})
 }
 
@@ -235,19 +218,15 @@ func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 				p.r1.flushDelay = flushDelay
 				c := p.mustAdmit(p.r1, p.claim(1), "at the start")
 				lose(p)
-				if err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(policy.LimitSecondary)); err == nil {
-					p.Fatal("no error")
-				}
-				if d := p.decide(p.r1, p.claim(1)); d.Reason != limits.Cooldown {
-					p.Errorf("got %+v; want a refusal because of the cool-down", d)
-				}
+				err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(policy.LimitSecondary))
+				stopIf(p, err == nil, "no error")
+				d := p.decide(p.r1, p.claim(1))
+				failIf(p, d.Reason != limits.Cooldown, "got %+v; want a refusal because of the cool-down", d)
 				if p.r1.isLost() {
 					p.r1.reconnect(p.Context())
 				}
 				p.heartbeat(p.r1)
-				if p.admit(p.r2, p.claim(1)) {
-					p.Error("another replica granted a claim after the outage")
-				}
+				failIf(p, p.admit(p.r2, p.claim(1)), "another replica granted a claim after the outage")
 			})
 		})
 	}

@@ -352,9 +352,7 @@ func reconcileAll(t *testing.T, l limitstest.Ledger) {
 // want fails the test if a count differs.
 func (p *pair) want(name string, got, want int) {
 	p.Helper()
-	if got != want {
-		p.Errorf("%s: got %d, want %d", name, got, want)
-	}
+	failIf(p, got != want, "%s: got %d, want %d", name, got, want)
 }
 
 // onlyAccount returns the only account of the ledger.

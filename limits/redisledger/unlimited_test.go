@@ -25,25 +25,19 @@ func (p *pair) search(l *Ledger, o limits.Outcome) bool {
 func (p *pair) searches(l *Ledger, n int, when string) {
 	p.Helper()
 	for i := range n {
-		if !p.search(l, limits.Outcome{Succeeded: true}) {
-			p.Fatalf("%s: search %d was refused", when, i+1)
-		}
+		stopIf(p, !p.search(l, limits.Outcome{Succeeded: true}), "%s: search %d was refused", when, i+1)
 	}
 }
 
 // limitedSearch sends a search that gets a limit error.
 func (p *pair) limitedSearch(l *Ledger) {
 	p.Helper()
-	if !p.search(l, limits.Outcome{Limited: policy.LimitPrimary}) {
-		p.Fatal("refused before the limit error")
-	}
+	stopIf(p, !p.search(l, limits.Outcome{Limited: policy.LimitPrimary}), "refused before the limit error")
 }
 
 func (p *pair) searchRefused(l *Ledger, when string) {
 	p.Helper()
-	if p.search(l, limits.Outcome{}) {
-		p.Errorf("granted %s", when)
-	}
+	failIf(p, p.search(l, limits.Outcome{}), "granted %s", when)
 }
 
 func (p *pair) unlimited(l *Ledger) bool {
@@ -56,18 +50,14 @@ func TestReplicasShareUnlimitedWindows(t *testing.T) {
 	withTwoReplicas(t, func(p *pair) {
 		p.searches(p.r1, 100, "first replica")
 		p.searches(p.r2, 100, "second replica")
-		if !p.unlimited(p.r1) || !p.unlimited(p.r2) {
-			p.Error("the window is not unlimited at each replica")
-		}
+		failIf(p, !p.unlimited(p.r1) || !p.unlimited(p.r2), "the window is not unlimited at each replica")
 		p.limitedSearch(p.r1)
 		p.searchRefused(p.r2, "after a limit error that another replica received")
 		time.Sleep(2 * time.Minute)
 		p.heartbeat(p.r1) // returns the tokens of the first replica
 		p.searches(p.r2, 30, "after the limit error")
 		p.searchRefused(p.r2, "beyond the limit after a limit error")
-		if p.unlimited(p.r2) {
-			p.Error("unlimited after a limit error")
-		}
+		failIf(p, p.unlimited(p.r2), "unlimited after a limit error")
 	})
 }
 
