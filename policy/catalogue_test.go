@@ -67,9 +67,8 @@ func TestLoadReportsErrors(t *testing.T) {
 	}
 	loaded, err := catalogue("  - {id: a, method: GET, path: /a, checks: [mate], resource: gold}\n  - {id: b, path: /b}")
 	noError(t, err)
-	if err = problems(loaded); err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
-		t.Errorf("got %v, want three errors", err)
-	}
+	err = problems(loaded)
+	failIf(t, err == nil || len(strings.Split(err.Error(), "\n")) != 3, "got %v, want three errors", err)
 	if _, err := load(fstest.MapFS{}); err == nil || !strings.Contains(err.Error(), "aliases.yaml") {
 		t.Errorf("got %v, want an error about aliases.yaml", err)
 	}

@@ -130,9 +130,8 @@ func TestCollectionsExist(t *testing.T) {
 		}
 	}
 	for _, id := range c.Ends {
-		if op := github().Operation(id); op == nil || op.Safe() {
-			t.Errorf("ends: no write operation %q", id)
-		}
+		op := github().Operation(id)
+		failIf(t, op == nil || op.Safe(), "ends: no write operation %q", id)
 	}
 	for _, id := range c.Decided {
 		op := github().Operation(id)

@@ -149,9 +149,7 @@ func TestImmutableNeedsAFullHashAtTheEnd(t *testing.T) {
 		"/repos/a/" + hash + "/commits/main": false, "/repos/a/b/git/trees/" + hash[:39]: false, "/repos/a/b/branches/" + hash: false,
 	} {
 		m, err := CatalogueOf("github").Classify("GET", path, "")
-		if err != nil || m.Immutable() != want {
-			t.Errorf("%s: got %v (%v), want %v", path, m.Immutable(), err, want)
-		}
+		failIf(t, err != nil || m.Immutable() != want, "%s: got %v (%v), want %v", path, m.Immutable(), err, want)
 	}
 }
 

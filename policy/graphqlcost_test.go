@@ -620,9 +620,8 @@ func TestParseGraphQLBoundsItsWork(t *testing.T) {
 // TestParseGraphQLVisitsFragmentsOnce checks figures that an expansion of the fragments would never finish to count.
 func TestParseGraphQLVisitsFragmentsOnce(t *testing.T) {
 	call, err := ParseGraphQL(bombs()["fragments that double"])
-	if kind, message := refusal(t, err); kind != "MAX_NODE_LIMIT_EXCEEDED" || !strings.Contains(message, "of a (100), a (100), a (100), a (100), a (100)") {
-		t.Errorf("got %s %s, want the node limit with five connections", kind, message)
-	}
+	kind, message := refusal(t, err)
+	failIf(t, kind != "MAX_NODE_LIMIT_EXCEEDED" || !strings.Contains(message, "of a (100), a (100), a (100), a (100), a (100)"), "got %s %s, want the node limit with five connections", kind, message)
 	failIf(t, call.Nodes != math.MaxInt || call.Requests != math.MaxInt || call.Fields != math.MaxInt || call.Cost != math.MaxInt/100+1 || call.Depth != 701, "got %d nodes, %d requests, %d fields, %d points, depth %d; want saturated figures and depth 701",
 		call.Nodes, call.Requests, call.Fields, call.Cost, call.Depth)
 }
@@ -647,9 +646,8 @@ func FuzzGraphQLCall(f *testing.F) {
 	f.Add([]byte(`{"extensions":{"persistedQuery":{"sha256Hash":"a"}}}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
 		call, err := ParseGraphQL(body)
-		if kind, message := refusal(t, err); err != nil && (kind == "" || message == "" || len(message) > 1000) {
-			t.Errorf("got the error %q of type %q", message, kind)
-		}
+		kind, message := refusal(t, err)
+		failIf(t, err != nil && (kind == "" || message == "" || len(message) > 1000), "got the error %q of type %q", message, kind)
 		failIf(t, call.Cost < 1 || call.Requests < 0 || call.Nodes < 0 || call.Fields < 0 || call.Depth < 0 || call.Depth > call.Fields, "got the figures %+v", call)
 		failIf(t, err == nil && call.Kind != "" && (call.Depth == 0) != (len(call.RootFields) == 0), "got depth %d and the root fields %q", call.Depth, call.RootFields)
 		again, _ := ParseGraphQL(append([]byte(" "), body...))

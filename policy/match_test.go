@@ -76,9 +76,7 @@ func TestClassifyFindsOperationAndParameters(t *testing.T) {
 		m := classify(t, c.method, c.target)
 		failIf(t, m.Operation.ID != c.id || m.Path != c.path, "%s: got %s at %s, want %s at %s", c.name, m.Operation.ID, m.Path, c.id, c.path)
 		wantEqual(t, c.name+": parameters", c.params, byName(m.Params))
-		if m.Operation.Known() != (c.id != "unknown") {
-			t.Errorf("%s: Known returns %v", c.name, m.Operation.Known())
-		}
+		failIf(t, m.Operation.Known() != (c.id != "unknown"), "%s: Known returns %v", c.name, m.Operation.Known())
 	}
 }
 

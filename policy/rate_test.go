@@ -82,9 +82,8 @@ func TestReadLimitErrorDistinguishesPrimaryAndSecondary(t *testing.T) {
 				h.Set("Retry-After", c.retry)
 			}
 			a := UpstreamAnswer{Status: c.status, Header: h, Body: []byte(c.body), GraphQL: strings.Contains(c.body, "errors")}
-			if got := ReadLimitError(a).Kind; got != c.want {
-				t.Errorf("got %v, want %v", got, c.want)
-			}
+			got := ReadLimitError(a).Kind
+			failIf(t, got != c.want, "got %v, want %v", got, c.want)
 		})
 	}
 }
@@ -103,9 +102,8 @@ func TestReadGraphQLCostOfAGraphQLCall(t *testing.T) {
 		`{"data":{"rateLimit":{"cost":7},"nodes":[` + strings.Repeat(`{"login":"a"},`, 600) + `trunca`: {0, true},
 		`{"data":{"rateLimit":{"cost":"many"}}}`:                                                       {0, true},
 	} {
-		if cost, executed, _ := ReadGraphQLCost([]byte(body)); cost != want.cost || executed != want.executed {
-			t.Errorf("%.80s: got %d, %v; want %d, %v", body, cost, executed, want.cost, want.executed)
-		}
+		cost, executed, _ := ReadGraphQLCost([]byte(body))
+		failIf(t, cost != want.cost || executed != want.executed, "%.80s: got %d, %v; want %d, %v", body, cost, executed, want.cost, want.executed)
 	}
 }
 
@@ -120,9 +118,8 @@ func TestReadRetryAfterParsesSecondsAndDates(t *testing.T) {
 		now.Add(-time.Minute).UTC().Format(http.TimeFormat): 0,
 		"30, 120": 2 * time.Minute, "90.5": 91 * time.Second, "90.0": 90 * time.Second, ".5": 0, "1.x": 0, "120, soon": 2 * time.Minute, "3600.5": time.Hour,
 	} {
-		if got, _ := ReadRetryAfter(http.Header{"Retry-After": {value}}, now); got != want {
-			t.Errorf("%q: got %v, want %v", value, got, want)
-		}
+		got, _ := ReadRetryAfter(http.Header{"Retry-After": {value}}, now)
+		failIf(t, got != want, "%q: got %v, want %v", value, got, want)
 	}
 	repeated := []string{"30", now.Add(time.Minute).UTC().Format(http.TimeFormat), "now", "10"}
 	if got, v := ReadRetryAfter(http.Header{"Retry-After": repeated}, now); got != time.Minute || v != InRange {

@@ -63,9 +63,7 @@ func TestParseSearchSplitsTokens(t *testing.T) {
 	} {
 		got := ParseSearch(c.q)
 		wantEqual(t, c.q, c.want, got, cmpopts.IgnoreUnexported(SearchToken{}))
-		if got.Length() != c.length || got.Operators() != c.operators {
-			t.Errorf("%s: %q: got length %d and %d operators, want %d and %d", c.name, c.q, got.Length(), got.Operators(), c.length, c.operators)
-		}
+		failIf(t, got.Length() != c.length || got.Operators() != c.operators, "%s: %q: got length %d and %d operators, want %d and %d", c.name, c.q, got.Length(), got.Operators(), c.length, c.operators)
 	}
 }
 
