@@ -35,9 +35,8 @@ func TestCodedBodyIsKeptWithinTheBoundOfTheMemory(t *testing.T) {
 		t.Error("the body was encoded again")
 	}
 	m.Coded(key, kept, contentcoding.Select([]string{"zstd"}))
-	if kept, _ = m.Lookup(key, nil); len(kept.Coded) != 2 {
-		t.Errorf("%d codings are kept, want 2", len(kept.Coded))
-	}
+	kept, _ = m.Lookup(key, nil)
+	failIf(t, len(kept.Coded) != 2, "%d codings are kept, want 2", len(kept.Coded))
 	renewed := kept.Validated(response(304, "Date: Mon, 12 Jan 1970 13:46:40 GMT"))
 	again := m.Coded(key, renewed, gzipCoding)
 	failIf(t, &again[0] != &body[0], "the body was encoded again after a 304")
