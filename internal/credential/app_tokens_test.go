@@ -130,9 +130,7 @@ func (r *appTest) source(m *AppTokens, permissions map[string]string) *Source {
 func (r *appTest) want(s *Source, token string) {
 	r.Helper()
 	got, err := s.get(r.Context())
-	if err != nil || got.Reveal() != token {
-		r.Errorf("got %s, %v; want %s", got.Reveal(), err, token)
-	}
+	failIf(r, err != nil || got.Reveal() != token, "got %s, %v; want %s", got.Reveal(), err, token)
 }
 
 // answered sends requests with the tokens of a source, one after the other, and records the answers to them.

@@ -113,9 +113,7 @@ func TestCertificateIdentifiesItsClient(t *testing.T) {
 		{"fingerprint of an expired certificate", certificateRegistry(false, nil, fingerprint(expired[0])), expired, ""},
 	} {
 		caller, err := c.registry.Identify(&http.Request{TLS: connect(t, c.registry, c.with...)})
-		if clientOf(caller) != c.want || (err == nil) != (c.want != "") {
-			t.Errorf("%s: got client %q and error %v, want client %q", c.name, clientOf(caller), err, c.want)
-		}
+		failIf(t, clientOf(caller) != c.want || (err == nil) != (c.want != ""), "%s: got client %q and error %v, want client %q", c.name, clientOf(caller), err, c.want)
 	}
 	_, err := all.Identify(&http.Request{})
 	failIf(t, err == nil, "a connection without TLS was identified")
@@ -156,9 +154,8 @@ func TestCertificateIsCheckedAgainOnEachRequest(t *testing.T) {
 		{"unverified chain", b, changed(func(s *tls.ConnectionState) { s.VerifiedChains = nil }), ""},
 		{"incomplete handshake", b, changed(func(s *tls.ConnectionState) { s.HandshakeComplete = false }), ""},
 	} {
-		if got, _ := c.registry.Identify(&http.Request{TLS: c.state}); clientOf(got) != c.want {
-			t.Errorf("%s: got client %q, want %q", c.name, clientOf(got), c.want)
-		}
+		got, _ := c.registry.Identify(&http.Request{TLS: c.state})
+		failIf(t, clientOf(got) != c.want, "%s: got client %q, want %q", c.name, clientOf(got), c.want)
 	}
 }
 

@@ -39,9 +39,7 @@ func TestTokenSelectsTheFirstMatchingClient(t *testing.T) {
 		{"no claims", map[string]any{"sub": nil}, ""},
 	} {
 		caller, err := b.Identify(requestWith("Bearer " + w.token(c.claims)))
-		if clientOf(caller) != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrInvalidToken) {
-			t.Errorf("%s: got client %q and error %v, want client %q", c.name, clientOf(caller), err, c.want)
-		}
+		failIf(t, clientOf(caller) != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrInvalidToken), "%s: got client %q and error %v, want client %q", c.name, clientOf(caller), err, c.want)
 		if err == nil && (authorizationOf(caller) != "Bearer held" || !caller.Scope.Allows(c.want, &policy.Operation{})) {
 			t.Errorf("%s: forwarded with %s, scope %v", c.name, authorizationOf(caller), caller.Scope)
 		}

@@ -93,9 +93,8 @@ func TestReplicasShareOneSealedToken(t *testing.T) {
 		for range 4 {
 			s := f.replica()
 			replicas.Go(func() {
-				if got, err := s.get(f.Context()); err != nil || got.Reveal() != "ghs_secret1" {
-					f.Errorf("got %s, %v", got.Reveal(), err)
-				}
+				got, err := s.get(f.Context())
+				failIf(f, err != nil || got.Reveal() != "ghs_secret1", "got %s, %v", got.Reveal(), err)
 			})
 		}
 		replicas.Wait()

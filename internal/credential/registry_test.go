@@ -145,13 +145,9 @@ func TestKindOfAPassedThroughCredential(t *testing.T) {
 func TestClientsGetTheirHeldCredentials(t *testing.T) {
 	b := newTestRegistry(false)
 	builds := identify(t, b, "Bearer weir-key")
-	if builds.Client != "builds" || builds.Account != "octo-bot" || authorizationOf(builds) != "Bearer ghp_held" {
-		t.Errorf("%+v forwarded with %s", builds, authorizationOf(builds))
-	}
+	failIf(t, builds.Client != "builds" || builds.Account != "octo-bot" || authorizationOf(builds) != "Bearer ghp_held", "%+v forwarded with %s", builds, authorizationOf(builds))
 	public := identify(t, b, "token other-key")
-	if public.Kind != policy.OAuthApp || authorizationOf(public) != basic("id:secret") {
-		t.Errorf("%+v forwarded with %s", public, authorizationOf(public))
-	}
+	failIf(t, public.Kind != policy.OAuthApp || authorizationOf(public) != basic("id:secret"), "%+v forwarded with %s", public, authorizationOf(public))
 	for _, c := range []struct {
 		values []string
 		want   error

@@ -67,9 +67,8 @@ func TestRenamedAccountsAreMerged(t *testing.T) {
 		next.MergeStored(texts, func(from, into string, _ policy.CallerKind) { got = append(got, back.Replace(from+">"+into)) })
 		slices.Sort(got)
 		want := strings.Fields(c.want)
-		if slices.Sort(want); !slices.Equal(got, want) {
-			t.Errorf("stored names, then %s: merged %q, want %q", c.after, got, want)
-		}
+		slices.Sort(want)
+		failIf(t, !slices.Equal(got, want), "stored names, then %s: merged %q, want %q", c.after, got, want)
 	}
 	merged := ""
 	next, earlier := registry(2, "t1 t2:a"), registry(1, "t1 t2:a")
