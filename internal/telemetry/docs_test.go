@@ -153,9 +153,8 @@ func TestEachAlertIsDocumented(t *testing.T) {
 		failIf(t, !strings.Contains(text, "\n```sh\n") || !strings.Contains(text, "\nThen"), "%s: the section lacks a command or the paragraph that begins with Then", name)
 	}
 	alerts := groups(`(?m)^ +- alert: (\w+)$`, read(t, "deploy/prometheus/weir.rules.yml"))
-	if equal(t, "headings", headings, alerts); len(alerts) < 10 {
-		t.Errorf("only %d alerts found", len(alerts))
-	}
+	equal(t, "headings", headings, alerts)
+	failIf(t, len(alerts) < 10, "only %d alerts found", len(alerts))
 }
 
 // Each panel needs a title, a description, distinct queries and a separate position.

@@ -153,9 +153,7 @@ func TestOpenExportsOnlyWhatTheEnvironmentSelects(t *testing.T) {
 			t.Setenv(c.name, c.value)
 			w := opened(t)
 			logs := strings.Contains(c.name, "LOGS") || c.name == "OTEL_EXPORTER_OTLP_ENDPOINT"
-			if (w.Tracer() != nil) != c.traces || (w.logs != nil) != logs {
-				t.Errorf("traces %v, logs %v", w.Tracer() != nil, w.logs != nil)
-			}
+			failIf(t, (w.Tracer() != nil) != c.traces || (w.logs != nil) != logs, "traces %v, logs %v", w.Tracer() != nil, w.logs != nil)
 			assertContains(t, w.scrape(false), "go_goroutine_count")
 		})
 	}
