@@ -133,9 +133,8 @@ func TestOnlyConfiguredNamesAreOrdered(t *testing.T) {
 			failIf(t, !strings.Contains(s.log.String(), c.logged), "the log lacks %s", c.logged)
 			orders := ca.Orders() // certmagic may have tried the other challenge first
 			restarted := newSite(t, Config{Storage: NewFolder(dir), CA: ca.URL, Roots: ca.Trust}, Names{Domains: []string{name}}).serve(c.plain)
-			if second := restarted.serial(ca, name); second != first || ca.Orders() != orders {
-				t.Errorf("after a restart: certificate %s, want %s; %d more orders", second, first, ca.Orders()-orders)
-			}
+			second := restarted.serial(ca, name)
+			failIf(t, second != first || ca.Orders() != orders, "after a restart: certificate %s, want %s; %d more orders", second, first, ca.Orders()-orders)
 		})
 	}
 }
@@ -165,9 +164,8 @@ func onlyConfiguredNamesAreOrdered(t *testing.T) {
 		rightVersion := !c.completes || c.config.MaxVersion == 0 || state.Version == c.config.MaxVersion
 		failIf(t, (err == nil) != c.completes || state.NegotiatedProtocol != c.protocol || !rightVersion, "%s: %v, protocol %q, version %x", c.name, err, state.NegotiatedProtocol, state.Version)
 		if c.completes {
-			if err := state.PeerCertificates[0].VerifyHostname(name); err != nil {
-				t.Errorf("%s: %v", c.name, err)
-			}
+			err := state.PeerCertificates[0].VerifyHostname(name)
+			failIf(t, err != nil, "%s: %v", c.name, err)
 		}
 	}
 	n := ca.Orders()
@@ -176,7 +174,5 @@ func onlyConfiguredNamesAreOrdered(t *testing.T) {
 	s.serial(ca, "second.example.com")
 	_, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true})
 	failIf(t, err == nil, "a removed name is still served")
-	if ca.Orders() != 2 || ca.Accounts() != 1 {
-		t.Errorf("%d orders and %d accounts, want 2 and 1", ca.Orders(), ca.Accounts())
-	}
+	failIf(t, ca.Orders() != 2 || ca.Accounts() != 1, "%d orders and %d accounts, want 2 and 1", ca.Orders(), ca.Accounts())
 }

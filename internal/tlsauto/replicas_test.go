@@ -93,9 +93,8 @@ func startReplica(t *testing.T, r replica, log io.Writer) {
 	expect(t, process.Start())
 	t.Cleanup(func() {
 		_ = stdin.Close()
-		if err := process.Wait(); err != nil {
-			t.Errorf("replica exited: %v", err)
-		}
+		err := process.Wait()
+		failIf(t, err != nil, "replica exited: %v", err)
 	})
 }
 
@@ -131,9 +130,8 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 		return serial
 	}
 	one, orders := serial(0, ""), ca.Orders()
-	if other := serial(1, ""); other != one || orders != ca.Orders() {
-		t.Errorf("certificates %s and %s; %d orders, then %d", one, other, orders, ca.Orders())
-	}
+	other := serial(1, "")
+	failIf(t, other != one || orders != ca.Orders(), "certificates %s and %s; %d orders, then %d", one, other, orders, ca.Orders())
 	ca.RenewNow()
 	// If a replica reads the renewal window of the old certificate during the renewal, certmagic attributes the window to
 	// the new certificate, and renews once more. The other replica may then keep the second certificate. Both replicas poll
@@ -144,9 +142,8 @@ func TestReplicasShareOneCertificate(t *testing.T) {
 	})
 	// Replicas that renew without each other replace the same certificate.
 	replaced := ca.Replaced()
-	if n := len(slices.Compact(slices.Sorted(slices.Values(replaced)))); n != len(replaced) || n > 3 || ca.Accounts() != 1 {
-		t.Errorf("the orders replace the certificates %q, %d accounts; want 2 or 3 orders for different certificates, 1 account", replaced, ca.Accounts())
-	}
+	n := len(slices.Compact(slices.Sorted(slices.Values(replaced))))
+	failIf(t, n != len(replaced) || n > 3 || ca.Accounts() != 1, "the orders replace the certificates %q, %d accounts; want 2 or 3 orders for different certificates, 1 account", replaced, ca.Accounts())
 	client := redis.NewClient(&o)
 	defer func() { _ = client.Close() }()
 	assertEveryKeyExpires(t, client)

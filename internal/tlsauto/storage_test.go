@@ -132,9 +132,8 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 			t.Errorf("stat of a directory: %+v, %v", dir, err)
 		}
 		for _, key := range []string{"certificates/ca/a", "certificates/ca/a", "nothing"} {
-			if err := s.Delete(ctx, key); err != nil {
-				t.Errorf("delete %s: %v", key, err)
-			}
+			err := s.Delete(ctx, key)
+			failIf(t, err != nil, "delete %s: %v", key, err)
 		}
 		has("certificates/ca/a/a.crt", "")
 		has("certificates/ca/ab/ab.crt", "other")
