@@ -136,9 +136,8 @@ func TestIndexIsHTMLOnlyForBrowsers(t *testing.T) {
 	handler := Handler(Access{}, sources())
 	for accept, html := range map[string]bool{"": false, "*/*": false, "application/json": false, "text/html,application/xhtml+xml,*/*;q=0.8": true} {
 		w := send(handler, "GET /", "Accept: "+accept)
-		if got := strings.Contains(w.Body.String(), "<!doctype html>"); got != html || w.Header().Get("Vary") != "Accept" {
-			t.Errorf("Accept %q: want HTML %v, got %v with the header %v", accept, html, got, w.Header())
-		}
+		got := strings.Contains(w.Body.String(), "<!doctype html>")
+		failIf(t, got != html || w.Header().Get("Vary") != "Accept", "Accept %q: want HTML %v, got %v with the header %v", accept, html, got, w.Header())
 	}
 	expectResponse(t, handler, "GET /help", 200, "/api/v1/events")
 	for _, target := range []string{
