@@ -119,9 +119,8 @@ func TestOutcomesFollowTheLog(t *testing.T) {
 			}
 			r := run(t, cfg, c.log...)
 			got := fmt.Sprint(r.Hits, r.Collapsed, r.Validated, r.Forwarded, r.Refused, r.Own, r.Spent, r.Without)
-			if got = strings.Join(strings.Fields(strings.Trim(got, "[]")), " "); got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
-			}
+			got = strings.Join(strings.Fields(strings.Trim(got, "[]")), " ")
+			failIf(t, got != c.want, "got %s, want %s", got, c.want)
 		})
 	}
 }
