@@ -99,9 +99,8 @@ func TestInvisibleRepositoriesAreHidden(t *testing.T) {
 func TestScopeHeadersAreSentToClassicTokensOnly(t *testing.T) {
 	runWithService(t, func(t *tester) {
 		const list = "GET /repos/acme/widgets/subscribers"
-		if w := t.call("owner", list, 200, "X-OAuth-Scopes: admin:org, repo, user"); w.Header().Values("X-Accepted-OAuth-Scopes") == nil {
-			t.Errorf("got headers %v, want the accepted scopes", w.Header())
-		}
+		w := t.call("owner", list, 200, "X-OAuth-Scopes: admin:org, repo, user")
+		failIf(t, w.Header().Values("X-Accepted-OAuth-Scopes") == nil, "got headers %v, want the accepted scopes", w.Header())
 		for _, as := range []string{"", "app", "fine-grained"} {
 			t.call(as, list, 200, "X-OAuth-Scopes:")
 		}

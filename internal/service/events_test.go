@@ -68,9 +68,7 @@ var targetTypes = map[string]string{"R": "repository", "O": "organization", "A":
 // TestEventsAreDeliveredToTheirWebhooks checks the receivers and the members of every
 // event. There is no enterprise, and only apps receive their installation.
 func TestEventsAreDeliveredToTheirWebhooks(t *testing.T) {
-	if len(eventKinds()) != len(documentedEvents) || len(eventKinds()) != 24 {
-		t.Errorf("got %d events, want 24", len(eventKinds()))
-	}
+	failIf(t, len(eventKinds()) != len(documentedEvents) || len(eventKinds()) != 24, "got %d events, want 24", len(eventKinds()))
 	runWithService(t, func(t *tester) {
 		box := t.startReceiver(webhookOn("acme/widgets"), webhookOn("acme"), webhookOn("app"))
 		for event, documented := range documentedEvents {
@@ -80,9 +78,8 @@ func TestEventsAreDeliveredToTheirWebhooks(t *testing.T) {
 			stopIf(t, len(got) != len(strings.Fields(documented.available)), "%s: got %d deliveries", event, len(got))
 			for i, letter := range strings.Fields(documented.available) {
 				d := got[i]
-				if kind := d.header.Get("X-Service-Hook-Installation-Target-Type"); d.header.Get("X-Service-Event") != event || kind != targetTypes[letter] {
-					t.Errorf("%s: got event %s for a %s webhook", event, d.header.Get("X-Service-Event"), kind)
-				}
+				kind := d.header.Get("X-Service-Hook-Installation-Target-Type")
+				failIf(t, d.header.Get("X-Service-Event") != event || kind != targetTypes[letter], "%s: got event %s for a %s webhook", event, d.header.Get("X-Service-Event"), kind)
 				t.wantPayload(d.body, documented.required+" "+documented.optional, letter)
 			}
 		}

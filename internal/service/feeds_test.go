@@ -198,9 +198,7 @@ func TestFeedEntriesDescribeTheirEvents(t *testing.T) {
 		failIf(t, !slices.Contains(timeline.Entries, want) || len(timeline.Entries) != feedSize, "entry %v is missing in %v", want, timeline.Entries)
 		oldest := timeline.Entries[feedSize-1].Updated
 		for _, c := range r.history()[len(r.history())-10:] {
-			if timestamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha) {
-				t.Errorf("the feed lacks commit %s of %s", c.sha, timestamp(c.at))
-			}
+			failIf(t, timestamp(c.at) > oldest && !strings.Contains(string(encode(timeline)), c.sha), "the feed lacks commit %s of %s", c.sha, timestamp(c.at))
 		}
 		t.call("", "GET /feeds/users/watcher-01", 200,
 			`{"title":"Public timeline of watcher-01","entries":[{"title":"Watcher 1 watches acme/widgets"}]}`)

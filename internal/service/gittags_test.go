@@ -21,9 +21,7 @@ func TestTagsAreCreatedAndRead(t *testing.T) {
 			"verification":{"verified":false,"reason":"unsigned","signature":null,"payload":null},
 			"object":{"sha":"`+head+`","url":"http://api.test/repos/acme/widgets/git/commits/`+head+`"}}`)
 		made := decode[struct{ SHA, URL string }](t, w)
-		if w.Header().Get("Location") != made.URL || made.URL != "http://api.test"+widgetsTags+"/"+made.SHA {
-			t.Errorf("got Location %s and url %s", w.Header().Get("Location"), made.URL)
-		}
+		failIf(t, w.Header().Get("Location") != made.URL || made.URL != "http://api.test"+widgetsTags+"/"+made.SHA, "got Location %s and url %s", w.Header().Get("Location"), made.URL)
 		t.call("", "GET "+widgetsTags+"/"+made.SHA, 200, "="+w.Body.String())
 		t.call("member", request, 201, "="+w.Body.String()) // the same tag
 		t.wantEqual("tags", 3, len(t.s.world.repositories[0].git.tags))

@@ -106,9 +106,8 @@ func TestGraphQLPrices(t *testing.T) {
 			ratios = append(ratios, checkEstimate(t, c.query, c.cost))
 		}
 	})
-	if slices.Sort(ratios); ratios[len(ratios)/2] > 1.5 {
-		t.Errorf("the median of the gateway's estimates is %.2f times the cost", ratios[len(ratios)/2])
-	}
+	slices.Sort(ratios)
+	failIf(t, ratios[len(ratios)/2] > 1.5, "the median of the gateway's estimates is %.2f times the cost", ratios[len(ratios)/2])
 }
 
 // checkEstimate checks that the gateway, which has no schema, does not estimate less than the cost of a query. It returns the

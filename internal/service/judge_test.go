@@ -188,9 +188,7 @@ func TestHonestServiceIsNeverStale(t *testing.T) {
 		clients[random.IntN(2)](method + " " + target + " " + string(body))
 	}
 	judged, unjudged := j.Judged()
-	if judged < 500 || unjudged != 0 || len(j.Stale()) != 0 {
-		t.Errorf("judged %d reads, %d without a revision, stale: %v", judged, unjudged, j.Stale())
-	}
+	failIf(t, judged < 500 || unjudged != 0 || len(j.Stale()) != 0, "judged %d reads, %d without a revision, stale: %v", judged, unjudged, j.Stale())
 }
 
 func TestRevisionOfABody(t *testing.T) {

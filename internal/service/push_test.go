@@ -22,9 +22,7 @@ func TestPushAddsCommitsToTheDefaultBranch(t *testing.T) {
 		time.Sleep(time.Hour)
 		t.createEvent(`{"event": "push", "repository": "acme/widgets", "commits": 3, "sender": "acme-member"}`, 202)
 		p := box.takePayload(t)
-		if len(widgets.history()) != count+3 || widgets.head() == before {
-			t.Errorf("got %d commits and head %s", len(widgets.history()), widgets.head())
-		}
+		failIf(t, len(widgets.history()) != count+3 || widgets.head() == before, "got %d commits and head %s", len(widgets.history()), widgets.head())
 		for i, c := range p["commits"].([]any) {
 			c, own := c.(jsonObject), widgets.history()[count+i]
 			failIf(t, c["id"] != own.sha || c["message"] != own.message || c["timestamp"] != "2000-01-01T01:00:00Z" || c["author"].(jsonObject)["username"] != "acme-member" || own.empty(), "got payload commit %v and stored commit %v", c, own)
@@ -111,9 +109,8 @@ func TestPushPayloadDescribesTheRef(t *testing.T) {
 				for _, flag := range []string{"created", "deleted", "forced"} {
 					failIf(t, p[flag] != strings.Contains(c.body, flag), "%s: got %v", flag, p[flag])
 				}
-				if head, _ := p["head_commit"].(jsonObject); (head == nil) != (c.after == "0") || head != nil && head["id"] != p["after"] {
-					t.Errorf("got head_commit %v", head)
-				}
+				head, _ := p["head_commit"].(jsonObject)
+				failIf(t, (head == nil) != (c.after == "0") || head != nil && head["id"] != p["after"], "got head_commit %v", head)
 				if toMain := p["ref"] == "refs/heads/main"; (widgets.head() == p["after"]) != (toMain || c.after == "H") {
 					t.Errorf("got head %s of the default branch", called(widgets.head()))
 				}

@@ -37,9 +37,8 @@ func TestReplicaLagIsThatOfAReplica(t *testing.T) {
 			_, marked := testservers.Revision(w.Body.Bytes())
 			failIf(t, err != nil || w.Body.Len() > 0 && !marked, "GET %s: status %d without a revision: %v", target, w.Code, err)
 			for _, n := range s.changedSince(s.NewRequest("owner", "GET "+target), revision) {
-				if stale++; time.Since(written[n]) >= lag {
-					t.Errorf("GET %s: status %d without write %d, %v later", target, w.Code, n, time.Since(written[n]))
-				}
+				stale++
+				failIf(t, time.Since(written[n]) >= lag, "GET %s: status %d without write %d, %v later", target, w.Code, n, time.Since(written[n]))
 			}
 		}
 		for range 1000 {

@@ -99,9 +99,7 @@ func TestDialectNamesHeadersAndMediaTypes(t *testing.T) {
 		other := t.newService("github", 1)
 		raw := other.call("\nAccept: application/vnd.github.v3.raw+json", "GET /gitignore/templates/Go", 200,
 			"Content-Type: application/vnd.github.raw+json; charset=utf-8")
-		if !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("X-GitHub-Request-Id") == "" {
-			t.Errorf("got headers %v and body %s", raw.Header(), raw.Body)
-		}
+		failIf(t, !strings.HasPrefix(raw.Body.String(), "#") || raw.Header().Get("X-GitHub-Request-Id") == "", "got headers %v and body %s", raw.Header(), raw.Body)
 		other.calls([]call{
 			{"\nX-GitHub-Api-Version: 1999-01-01", "GET /gitignore/templates", 400, ""},
 			{"\nX-Service-Api-Version: 1999-01-01", "GET /gitignore/templates", 200, ""},

@@ -68,9 +68,8 @@ func TestClockOffsetShiftsTheResetTime(t *testing.T) {
 		t.s.quirks.Put(quirk.Set{ClockOffset: quirk.Duration(2 * time.Hour)})
 		w := t.get("owner", "/rate_limit")
 		core := decode[struct{ Rate struct{ Reset int64 } }](t, w)
-		if reset := time.Unix(core.Rate.Reset, 0); time.Until(reset) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)) {
-			t.Errorf("got headers %v and body %s", w.Header(), w.Body)
-		}
+		reset := time.Unix(core.Rate.Reset, 0)
+		failIf(t, time.Until(reset) < 2*time.Hour || w.Header().Get("X-Ratelimit-Reset") != itoa(int(core.Rate.Reset)), "got headers %v and body %s", w.Header(), w.Body)
 	})
 }
 

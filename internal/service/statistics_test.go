@@ -30,9 +30,7 @@ func TestStatisticsAreComputedInTheBackground(t *testing.T) {
 		t.call("owner", "GET "+path+"punch_card", 200, "#168")
 		t.call("owner", "GET "+path+"commit_activity", 200, "#52")
 		w := t.call("owner", "GET "+path+"contributors", 200, "ETag: W/...")
-		if w.Header().Get("Last-Modified") == "" {
-			t.Errorf("got headers %v, want validators", w.Header())
-		}
+		failIf(t, w.Header().Get("Last-Modified") == "", "got headers %v, want validators", w.Header())
 		t.call("", "GET http://other.test"+path+"contributors", 200, "!api.test\n"+`"url":"http://other.test/users/acme-member"`)
 	})
 }

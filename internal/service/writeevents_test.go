@@ -31,9 +31,7 @@ func wantPublished(t *testing.T, e Event, write string) {
 	testservers.NoError(t, json.Unmarshal(e.Payload, &payload))
 	action, hasAction := payload["action"].(string)
 	members, known := publishedMembers(e.Name, action)
-	if !known || hasAction != (action != "") {
-		t.Errorf("%s: event %s has no action %q", write, e.Name, payload["action"])
-	}
+	failIf(t, !known || hasAction != (action != ""), "%s: event %s has no action %q", write, e.Name, payload["action"])
 	if documented, ok := documentedEvents[e.Name]; ok {
 		for member := range strings.FieldsSeq(documented.required) {
 			member, _, _ = strings.Cut(member, ":")
@@ -70,14 +68,10 @@ func TestWritesAnnounceEventsAsPublished(t *testing.T) {
 			method, target, body := s.Sample(op.ID, random)
 			wantWrite(method + " " + target + " " + string(body))
 		}
-		if t.Failed() {
-			t.Fatalf("round %d", round)
-		}
+		stopIf(t, t.Failed(), "round %d", round)
 	}
 	for _, e := range effects() {
-		if e.event != "" && !announced[e.event] {
-			t.Errorf("no sample announces %s", e.event)
-		}
+		failIf(t, e.event != "" && !announced[e.event], "no sample announces %s", e.event)
 	}
 }
 
@@ -127,14 +121,11 @@ func TestEventsShowWhatChanged(t *testing.T) {
 			wantPublished(t, e, c.write)
 			if names = append(names, e.Name); e.Name == c.event {
 				w := &httptest.ResponseRecorder{Code: 200, Body: bytes.NewBuffer(e.Payload)}
-				if differences := s.Differences(w, 200, c.want); differences != "" {
-					t.Errorf("%s: event %s: %s", c.write, e.Name, differences)
-				}
+				differences := s.Differences(w, 200, c.want)
+				failIf(t, differences != "", "%s: event %s: %s", c.write, e.Name, differences)
 			}
 		}
-		if !slices.Contains(names, c.event) {
-			t.Errorf("%s: announced %v; want %s", c.write, names, c.event)
-		}
+		failIf(t, !slices.Contains(names, c.event), "%s: announced %v; want %s", c.write, names, c.event)
 	}
 }
 

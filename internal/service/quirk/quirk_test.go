@@ -167,9 +167,7 @@ func (c *client) do(request string, fields ...string) answered {
 func (c *client) want(status int, body string, request string, fields ...string) answered {
 	c.Helper()
 	got := c.do(request, fields...)
-	if got.StatusCode != status || body != "" && got.body != body {
-		c.Errorf("%s %q: got %d %q, %v; want %d %q", request, fields, got.StatusCode, got.body, got.err, status, body)
-	}
+	failIf(c, got.StatusCode != status || body != "" && got.body != body, "%s %q: got %d %q, %v; want %d %q", request, fields, got.StatusCode, got.body, got.err, status, body)
 	return got
 }
 
@@ -197,9 +195,7 @@ func documentation() string {
 
 func TestDocumentationHasTheTable(t *testing.T) {
 	text := string(testservers.Must(os.ReadFile("../../../docs/reference-service.md")))
-	if !strings.Contains(text, "\n"+documentation()+"\n") {
-		t.Errorf("docs/reference-service.md must have these rows:\n%s", documentation())
-	}
+	failIf(t, !strings.Contains(text, "\n"+documentation()+"\n"), "docs/reference-service.md must have these rows:\n%s", documentation())
 	for _, name := range formNames() {
 		failIf(t, !strings.Contains(text, "`"+name+"`"), "docs/reference-service.md does not name %s", name)
 	}
@@ -329,9 +325,8 @@ func TestReplicaLagReturnsTheOldState(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		c.want(200, "new", "GET /items/a", "If-None-Match", old)
 		c.want(200, "", "PUT /items/a ")
-		if c.want(304, "", "GET /items/a", "If-None-Match", `"new"`); c.refunded != 2 {
-			c.Errorf("%d refunds, want one for each 304, also if the object is gone", c.refunded)
-		}
+		c.want(304, "", "GET /items/a", "If-None-Match", `"new"`)
+		failIf(c, c.refunded != 2, "%d refunds, want one for each 304, also if the object is gone", c.refunded)
 
 		c.want(201, "", "PUT /items/b text")
 		c.want(404, "", "GET /items/b")
@@ -516,9 +511,7 @@ func TestRefusedStreamsAreNotProcessed(t *testing.T) {
 			got, code := c.do(request), http2.StreamError{}
 			isStream := errors.As(got.err, &code)
 			want := map[string]http2.ErrCode{"PUT": http2.ErrCodeRefusedStream, "POST": http2.ErrCodeInternal}[request[:strings.IndexByte(request, ' ')]]
-			if got.err == nil || c.version == 2 && (!isStream || code.Code != want) {
-				c.Errorf("%s: got %d, %v; want %v", request, got.StatusCode, got.err, want)
-			}
+			failIf(c, got.err == nil || c.version == 2 && (!isStream || code.Code != want), "%s: got %d, %v; want %v", request, got.StatusCode, got.err, want)
 			processed := c.served > served
 			failIf(c, processed != strings.HasPrefix(request, "POST"), "%s: processed %t", request, processed)
 		}
