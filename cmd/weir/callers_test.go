@@ -215,9 +215,8 @@ func TestAnonymousClientsReadWithTheLentCredential(t *testing.T) {
 			}
 			w := serveRequest(g, r)
 			failIf(t, got.Load() != want || want == refused && w.Code != http.StatusUnauthorized, "pass_through %v, %s %s with %q: upstream got %q, want %q; status %d", passThrough, method, target, authorization, got.Load(), want, w.Code)
-			if last := g.recent()[0]; (last.Client == config.AnonymousClient) != (want == lent) {
-				t.Errorf("%s %s: recorded as client %q", method, target, last.Client)
-			}
+			last := g.recent()[0]
+			failIf(t, (last.Client == config.AnonymousClient) != (want == lent), "%s %s: recorded as client %q", method, target, last.Client)
 		}
 		for _, target := range []string{
 			repository, repository + "/releases/latest", repository + "/issues", repository + "/contents/README.md", "/users/octocat",

@@ -210,9 +210,8 @@ func TestInitWritesAConfigurationForAnApp(t *testing.T) {
 	cfg := must(load(file))(t)
 	c := cfg.Credentials[0]
 	failIf(t, c.App.ID != "42" || c.App.Installation != 7 || c.Kind != "installation" || cfg.Callers.PassThrough, "credential %+v, pass_through %v", c, cfg.Callers.PassThrough)
-	if info := must(os.Stat(file))(t); info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, want 0600", info.Mode())
-	}
+	info := must(os.Stat(file))(t)
+	failIf(t, info.Mode().Perm() != 0o600, "mode %v, want 0600", info.Mode())
 }
 
 func TestInitForAgentsLimitsTheirWrites(t *testing.T) {

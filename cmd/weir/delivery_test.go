@@ -115,9 +115,8 @@ func TestServiceWebhookFlagSignsDeliveries(t *testing.T) {
 			d := &webhookPair{T: t, service: newTestService(t, l, quirk.Set{}, policy.DefaultLimits())}
 			p := &process{getenv: func(name string) (string, bool) { return secret, name == "WEIR_WEBHOOK_SECRET" && secret != "" }}
 			noError(t, (&serviceCommand{Webhook: "http://hooks.test"}).addWebhook(p, d.service))
-			if d.cause(`{"event": "push", "repository": "acme/secret"}`, http.StatusOK); (got == "") != (secret == "") {
-				t.Errorf("secret %q: signature %q", secret, got)
-			}
+			d.cause(`{"event": "push", "repository": "acme/secret"}`, http.StatusOK)
+			failIf(t, (got == "") != (secret == ""), "secret %q: signature %q", secret, got)
 		})
 	}
 }

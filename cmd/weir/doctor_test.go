@@ -181,9 +181,8 @@ func TestDoctorChecksCredentials(t *testing.T) {
 		{late, app, exitOK, checkOK, "accepted"},
 	} {
 		code, checks := runDoctor(t, dir, fmt.Sprintf("upstream: {url: %q, dialect: github}\ncredentials: [{name: ci, %s}]\n", c.upstream, c.credential))
-		if assertCheck(t, checks, "credential ci", c.result, c.found); code != c.code {
-			t.Errorf("%s: exit %d, want %d", c.credential, code, c.code)
-		}
+		assertCheck(t, checks, "credential ci", c.result, c.found)
+		failIf(t, code != c.code, "%s: exit %d, want %d", c.credential, code, c.code)
 	}
 }
 

@@ -135,15 +135,12 @@ func TestDetailsOfCacheStatusAreDocumented(t *testing.T) {
 				continue
 			}
 			for _, name := range names.FindAllStringSubmatch(string(must(os.ReadFile(path))(t)), -1) {
-				if found++; !regexp.MustCompile("(?m)^\\|[^|]*`" + name[1] + "`[^|]*\\|").MatchString(table) {
-					t.Errorf("docs/cache.md does not describe detail=%s of %s", name[1], path)
-				}
+				found++
+				failIf(t, !regexp.MustCompile("(?m)^\\|[^|]*`"+name[1]+"`[^|]*\\|").MatchString(table), "docs/cache.md does not describe detail=%s of %s", name[1], path)
 			}
 		}
 	}
-	if found < 30 {
-		t.Errorf("only %d details found", found)
-	}
+	failIf(t, found < 30, "only %d details found", found)
 }
 
 func TestVersionIsThatOfTheChangelog(t *testing.T) {

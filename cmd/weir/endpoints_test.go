@@ -37,9 +37,8 @@ func startEndpoint(t *testing.T, e endpoint, plan drainPlan) (stop func()) {
 // TestTimeoutOfAnEndpointEndsSlowRequests checks the deadline of the redirect listener and the admin listener.
 func TestTimeoutOfAnEndpointEndsSlowRequests(t *testing.T) {
 	admin := must(open(t, configure(nowhere, onLoopback)).listenAdmin(configure("", onLoopback).Admin))(t)
-	if _ = admin.listener.Close(); admin.timeout != adminIOTimeout {
-		t.Errorf("the admin listener has the timeout %v, want %v", admin.timeout, adminIOTimeout)
-	}
+	_ = admin.listener.Close()
+	failIf(t, admin.timeout != adminIOTimeout, "the admin listener has the timeout %v, want %v", admin.timeout, adminIOTimeout)
 	synctest.Test(t, func(t *testing.T) {
 		l := testservers.ListenPipe("admin.test:80")
 		readAll := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
@@ -135,8 +134,7 @@ func TestDrainWaitsForTunnels(t *testing.T) {
 		r := bufio.NewReader(c)
 		must(r.ReadString('\n'))(t)
 		go func() { _, _ = io.Copy(io.Discard, r) }()
-		if stop(); !ended.Load() {
-			t.Error("the process would end before the tunnel has ended")
-		}
+		stop()
+		failIf(t, !ended.Load(), "the process would end before the tunnel has ended")
 	})
 }

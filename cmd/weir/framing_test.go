@@ -313,9 +313,8 @@ func TestExpectationIsHandledByGateway(t *testing.T) {
 					failIf(t, len(got) == 0 || got[0] != status[:3]+" final" || len(got) > 1 && got[1] != `200 GET /users/x ""` || len(got) > 2, "got %q", got)
 					for i := range 5 {
 						path := fmt.Sprint("/users/", i)
-						if got := a.responses(a.send(last(path))); fmt.Sprint(got) != "[200 GET "+path+` ""]` {
-							t.Errorf("%s: got %q", path, got)
-						}
+						got := a.responses(a.send(last(path)))
+						failIf(t, fmt.Sprint(got) != "[200 GET "+path+` ""]`, "%s: got %q", path, got)
 					}
 				})
 			})

@@ -92,9 +92,8 @@ func (w *hostsWorld) want(host string, want ...string) {
 	w.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if got := w.got[host]; fmt.Sprint(got) != fmt.Sprint(want) {
-		w.Errorf("%s received %q, want %q", host, got, want)
-	}
+	got := w.got[host]
+	failIf(w, fmt.Sprint(got) != fmt.Sprint(want), "%s received %q, want %q", host, got, want)
 	delete(w.got, host)
 }
 
@@ -192,9 +191,8 @@ func startForwardProxy(t *testing.T) *forwardProxy {
 	go func() { served <- serveAll(ctx, slog.New(slog.DiscardHandler), noDrain, endpoints...) }()
 	t.Cleanup(func() {
 		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		err := <-served
+		failIf(t, err != nil, "%v", err)
 	})
 	return p
 }
@@ -349,9 +347,7 @@ func TestURLsInBodiesLeadToTheGateway(t *testing.T) {
 		{"[::1]:8080", "/api/v3/gitignore/templates", rewritten("[::1]:8080", "/api/v3"), `W/"1"`},
 	} {
 		w := sendTo(g, http.MethodGet, c.target, "", "Host: "+c.host)
-		if w.Body.String() != c.want || w.Header().Get("Etag") != c.etag {
-			t.Errorf("%s%s: got %s with %s\nwant %s with %s", c.host, c.target, w.Body, w.Header().Get("Etag"), c.want, c.etag)
-		}
+		failIf(t, w.Body.String() != c.want || w.Header().Get("Etag") != c.etag, "%s%s: got %s with %s\nwant %s with %s", c.host, c.target, w.Body, w.Header().Get("Etag"), c.want, c.etag)
 	}
 	failIf(t, requests != 2, "%d requests upstream, want one for the API and one for the file", requests)
 	w := sendTo(g, http.MethodGet, "/gitignore/templates", "", "Host: weir.internal", `If-None-Match: W/"1"`)
@@ -539,9 +535,8 @@ func TestNamesBelowADomainAreServed(t *testing.T) {
 	write(t, filepath.Join(dir, "ca.key"), string(key))
 	a := must(authority.Load(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")))(t)
 	for name, permitted := range map[string]bool{"b.blob.test": true, "c.d.blob.test": true, "blob.test": false, "xblob.test": false} {
-		if _, err := a.Certificate(name); (err == nil) != permitted {
-			t.Errorf("a certificate for %s: %v", name, err)
-		}
+		_, err := a.Certificate(name)
+		failIf(t, (err == nil) != permitted, "a certificate for %s: %v", name, err)
 	}
 }
 

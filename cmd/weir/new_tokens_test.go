@@ -329,9 +329,8 @@ func TestDeniedRequestsAreRepeatedWithANewToken(t *testing.T) {
 				a.send(http.MethodGet, "/repos/acme/w")
 				time.Sleep(10 * time.Minute)
 				granted = time.Now()
-				if status := do(c.path, c.body); status != c.status || sent != c.sent {
-					t.Errorf("the client got %d after %d requests, want %d after %d", status, sent, c.status, c.sent)
-				}
+				status := do(c.path, c.body)
+				failIf(t, status != c.status || sent != c.sent, "the client got %d after %d requests, want %d after %d", status, sent, c.status, c.sent)
 				if c.status == http.StatusForbidden {
 					sent = 0
 					time.Sleep(time.Minute)

@@ -52,9 +52,8 @@ func TestOperatorAuthenticatesByCertificate(t *testing.T) {
 		{"certificate of another authority", own, foreign, 1, "did not answer"},
 		{"listener with a certificate of another authority", foreign, own, 1, "did not answer"},
 	} {
-		if code, text := purge(c.server, c.client); code != c.code || !strings.Contains(text, c.message) {
-			t.Errorf("%s: exit code %d, wrote %s", c.name, code, text)
-		}
+		code, text := purge(c.server, c.client)
+		failIf(t, code != c.code || !strings.Contains(text, c.message), "%s: exit code %d, wrote %s", c.name, code, text)
 	}
 	wantWeir(t, exitUsage, "none.pem", "budget", "--admin", "https://"+s.admin, "--ca", "none.pem")
 	s.write(t, text[foreign])
@@ -178,9 +177,7 @@ func TestAdminListsAreNeverNull(t *testing.T) {
 			t.Errorf("%s: %s", path[1], body)
 		}
 	}
-	if len(paths) < 8 {
-		t.Errorf("only %d paths found in:\n%s", len(paths), help)
-	}
+	failIf(t, len(paths) < 8, "only %d paths found in:\n%s", len(paths), help)
 }
 
 func TestAdminListenerRequiresAuthenticationForOtherMachines(t *testing.T) {
@@ -396,9 +393,7 @@ func TestAdminRefusesCrossSiteRequests(t *testing.T) {
 		{"a preflight", 405, []string{"OPTIONS /api/v1/reload HTTP/1.1", own, "Origin: http://evil.test", "Access-Control-Request-Method: POST"}},
 	} {
 		resp := o.send(`{"tag":"op:x"}`, c.lines...)
-		if resp.StatusCode != c.status || o.reloads.Load() > 0 || len(o.trail.Last()) > 0 {
-			t.Errorf("%s: %s; %d reloads, %d changes in the audit trail", c.name, resp.Status, o.reloads.Load(), len(o.trail.Last()))
-		}
+		failIf(t, resp.StatusCode != c.status || o.reloads.Load() > 0 || len(o.trail.Last()) > 0, "%s: %s; %d reloads, %d changes in the audit trail", c.name, resp.Status, o.reloads.Load(), len(o.trail.Last()))
 		for field := range resp.Header {
 			failIf(t, strings.HasPrefix(field, "Access-Control-"), "%s: %s: %s", c.name, field, resp.Header.Get(field))
 		}

@@ -91,9 +91,7 @@ func (c *credentialRig) request(client, method, path string, want int) []string 
 	}
 	w := sendTo(c.g, method, path, body, "Authorization: Bearer key-of-"+client)
 	synctest.Wait()
-	if w.Code != want {
-		c.Errorf("%s %s: got %d, want %d: %v %s", method, path, w.Code, want, w.Header(), w.Body)
-	}
+	failIf(c, w.Code != want, "%s %s: got %d, want %d: %v %s", method, path, w.Code, want, w.Header(), w.Body)
 	c.replies = append(c.replies, fmt.Sprint(w.Header(), w.Body))
 	return c.takeTokens()
 }
@@ -204,9 +202,8 @@ func TestRefusedCredentialIsQuarantined(t *testing.T) {
 		c.statuses(map[string]int{"tok-a": 401})
 		c.wantTokens("/repos/acme/x/subscribers", 200, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/y/subscribers", 200, "tok-b")
-		if c.wantQuarantined("a"); c.g.credentialHealth.Quarantined()[0].Times != 1 {
-			c.Errorf("quarantine list: %+v", c.g.credentialHealth.Quarantined())
-		}
+		c.wantQuarantined("a")
+		failIf(c, c.g.credentialHealth.Quarantined()[0].Times != 1, "quarantine list: %+v", c.g.credentialHealth.Quarantined())
 		failIf(c, !strings.Contains(c.log.String(), "credential quarantined after 401"), "the log contains no refusal")
 		time.Sleep(11 * time.Second)
 		c.wantTokens("/repos/acme/z/subscribers", 200, "tok-a", "tok-b")
@@ -249,9 +246,8 @@ func TestRefusalOfOnlyCredentialIsReported(t *testing.T) {
 		c.statuses(map[string]int{"tok-a": 401})
 		c.wantTokens("/repos/acme/x/subscribers", 401, "tok-a")
 		c.wantTokens("/repos/acme/x/subscribers", 503)
-		if last := c.replies[1]; !strings.Contains(last, "Retry-After:[10]") || !strings.Contains(last, "detail=credential") {
-			c.Errorf("response %s", last)
-		}
+		last := c.replies[1]
+		failIf(c, !strings.Contains(last, "Retry-After:[10]") || !strings.Contains(last, "detail=credential"), "response %s", last)
 	}, user("a"))
 }
 
@@ -336,9 +332,8 @@ func TestCachedDenialAppliesToOneCredential(t *testing.T) {
 		allowed = "none"
 		c.wantTokens("/repos/acme/secret/none", 404, "tok-a", "tok-b")
 		c.wantTokens("/repos/acme/secret/none", 404) // both denials are stored
-		if last := c.replies[len(c.replies)-1]; !strings.Contains(last, "weir; hit") {
-			c.Errorf("response %s", last)
-		}
+		last := c.replies[len(c.replies)-1]
+		failIf(c, !strings.Contains(last, "weir; hit"), "response %s", last)
 	}, user("a"), user("b"))
 }
 
@@ -358,9 +353,8 @@ func TestDelayedDenialIsForwardedCompletely(t *testing.T) {
 				_, _ = io.WriteString(w, strings.Repeat("x", size))
 			}
 			c.wantTokens("/repos/acme/x/tags", 404, "tok-a", "tok-b", "tok-c")
-			if last := c.replies[0]; strings.Count(last, "xxxx") != size/4 {
-				c.Errorf("%d bytes arrived", len(last))
-			}
+			last := c.replies[0]
+			failIf(c, strings.Count(last, "xxxx") != size/4, "%d bytes arrived", len(last))
 		}, user("a"), user("b"), user("c"))
 	}
 }

@@ -223,7 +223,6 @@ func TestOpenAccount(t *testing.T) {
 	} {
 		wantWeir(t, c.code, c.text, append(strings.Fields(c.args), "--admin", address)...)
 	}
-	if last := g.trail.Last(); len(last) != 4 || last[1].Action != "open account" || last[1].Target != "user:ci" || last[1].Outcome != "opened" {
-		t.Errorf("audit trail: %+v", last)
-	}
+	last := g.trail.Last()
+	failIf(t, len(last) != 4 || last[1].Action != "open account" || last[1].Target != "user:ci" || last[1].Outcome != "opened", "audit trail: %+v", last)
 }

@@ -275,9 +275,8 @@ func (j *trafficJudge) readRevoked(issue string, caller, replica int) {
 	j.api.mu.Lock()
 	revoked := time.Since(j.api.newToken[caller]) > trafficFresh+trafficSlack
 	j.api.mu.Unlock()
-	if w := j.send(replica, http.MethodGet, issue, caller, 1); revoked && w.Code == http.StatusOK {
-		j.Errorf("%s: got %q with a token that was revoked more than %v ago, %s", issue, w.Body, trafficFresh, w.Header().Get("Cache-Status"))
-	}
+	w := j.send(replica, http.MethodGet, issue, caller, 1)
+	failIf(j, revoked && w.Code == http.StatusOK, "%s: got %q with a token that was revoked more than %v ago, %s", issue, w.Body, trafficFresh, w.Header().Get("Cache-Status"))
 }
 
 // write changes an issue. The caller must see the change in all later reads.

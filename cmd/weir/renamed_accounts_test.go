@@ -95,9 +95,8 @@ func TestGuaranteesHoldAgainstPassedTokensOfTheSameUser(t *testing.T) {
 				}
 				failIf(t, !strings.Contains(refused, "detail=client"), "the last refusal of the passed token has Cache-Status %q, want detail=client", refused)
 				for n := range limit/2 - 2 {
-					if w := send("key-of-person", n); w.Code != http.StatusOK {
-						t.Fatalf("request %d of the person: %d, %s", n, w.Code, w.Header().Get("Cache-Status"))
-					}
+					w := send("key-of-person", n)
+					stopIf(t, w.Code != http.StatusOK, "request %d of the person: %d, %s", n, w.Code, w.Header().Get("Cache-Status"))
 				}
 			})
 		}
@@ -134,9 +133,8 @@ func TestStartKeepsWhatARenamedAccountSpent(t *testing.T) {
 						sendTo(g, http.MethodGet, fmt.Sprintf("/repos/acme/%d-%d-%d", start, n, i), "", "Authorization: Bearer "+key)
 					}
 				}
-				if got := arrived.Load(); got > points || got < min(points-2, points/2*int64(start+1)) {
-					t.Errorf("start %d: %d requests arrived within a minute, want at most %d", start, got, points)
-				}
+				got := arrived.Load()
+				failIf(t, got > points || got < min(points-2, points/2*int64(start+1)), "start %d: %d requests arrived within a minute, want at most %d", start, got, points)
 				if !c.together {
 					noError(t, g.close())
 				}

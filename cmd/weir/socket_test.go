@@ -28,9 +28,7 @@ func TestSocketNeverHasAnotherMode(t *testing.T) {
 	}()
 	for range 300 {
 		l := must(listenUnix(path, 0o600, ""))(t)
-		if l.Addr().String() != path {
-			t.Fatalf("the listener has the address %s, want %s", l.Addr(), path)
-		}
+		stopIf(t, l.Addr().String() != path, "the listener has the address %s, want %s", l.Addr(), path)
 		c := must(net.Dial("unix", path))(t)
 		_ = c.Close()
 		noError(t, l.Close())

@@ -57,16 +57,12 @@ func TestMemoryLedgerSurvivesRestart(t *testing.T) {
 		t.Errorf("ledger file: %v, %v", info, err)
 	}
 	second := openFileStore(t, file)
-	if used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey) {
-		t.Errorf("used %d, key %x, not %x", used(t, second), second.hashKey, first.hashKey)
-	}
+	failIf(t, used(t, second) != 4000 || string(second.hashKey) != string(first.hashKey), "used %d, key %x, not %x", used(t, second), second.hashKey, first.hashKey)
 	_, err := tryFileStore(file)
 	failIf(t, err == nil || !strings.Contains(err.Error(), "another process"), "a second process opened the file: %v", err)
 	noError(t, errors.Join(second.Close(), os.Remove(file)))
 	third := openFileStore(t, file)
-	if used(t, third) != 0 || string(third.hashKey) == string(first.hashKey) {
-		t.Errorf("used %d without a file, want 0", used(t, third))
-	}
+	failIf(t, used(t, third) != 0 || string(third.hashKey) == string(first.hashKey), "used %d without a file, want 0", used(t, third))
 }
 
 // A copy of the file is what the next process finds after SIGKILL.
@@ -98,9 +94,7 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 		failIf(t, err == nil || !strings.Contains(err.Error(), "write ledger"), "the new file cannot be written: %v", err)
 		noError(t, os.Remove(file+".new"))
 		s := openFileStore(t, file)
-		if used(t, s) != 0 || !strings.Contains(s.ColdStart(), "all points") {
-			t.Errorf("the ledger file %q: used %d, %q", text, used(t, s), s.ColdStart())
-		}
+		failIf(t, used(t, s) != 0 || !strings.Contains(s.ColdStart(), "all points"), "the ledger file %q: used %d, %q", text, used(t, s), s.ColdStart())
 		kept := must(filepath.Glob(file + ".corrupt-*"))(t)
 		failIf(t, len(kept) != 1 || string(must(os.ReadFile(kept[0]))(t)) != text, "the invalid file %q is not kept: %q", text, kept)
 		noError(t, s.Close())
@@ -108,9 +102,8 @@ func TestInvalidLedgerFileIsKept(t *testing.T) {
 		failIf(t, len(list) != 3, "want the ledger, the lock and the invalid file, got %v", list)
 		again := openFileStore(t, file)
 		creation := limits.Claim{ID: 1, Account: "a", Kind: policy.User, Operation: "op", Resource: policy.Core, Points: 5, CreatesContent: true}
-		if d := again.Admit(t.Context(), creation); d.Granted || again.ColdStart() != s.ColdStart() {
-			t.Errorf("after one more restart: %+v, %q", d, again.ColdStart())
-		}
+		d := again.Admit(t.Context(), creation)
+		failIf(t, d.Granted || again.ColdStart() != s.ColdStart(), "after one more restart: %+v, %q", d, again.ColdStart())
 		noError(t, again.Close())
 	}
 }

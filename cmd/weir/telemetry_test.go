@@ -421,9 +421,7 @@ func TestTelemetryContainsNoToken(t *testing.T) {
 		i := strings.Index(text, secret)
 		failIf(t, i >= 0, "exported: %s", text[max(0, i-300):i+len(secret)])
 	}
-	if !strings.Contains(text, "REDACTED") || len(w.received.Spans()) < 28 {
-		t.Errorf("%d spans were exported", len(w.received.Spans()))
-	}
+	failIf(t, !strings.Contains(text, "REDACTED") || len(w.received.Spans()) < 28, "%d spans were exported", len(w.received.Spans()))
 }
 
 // TestTelemetryContainsNoRequestFields checks that spans contain only the attributes of the
@@ -452,9 +450,8 @@ func TestTelemetryContainsNoRequestFields(t *testing.T) {
 	}
 	failIf(t, !utf8.ValidString(text), "the export is not valid UTF-8")
 	spans := w.received.Spans()
-	if last := spans[len(spans)-1]; last.Name != "GET /…" {
-		t.Errorf("the last span is %+v", last)
-	}
+	last := spans[len(spans)-1]
+	failIf(t, last.Name != "GET /…", "the last span is %+v", last)
 	for _, s := range spans {
 		failIf(t, strings.ContainsFunc(s.Name, func(r rune) bool { return !unicode.IsPrint(r) }), "span with the unprintable name %q", s.Name)
 		for name, value := range s.Attributes {

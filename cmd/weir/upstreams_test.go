@@ -24,9 +24,8 @@ func TestOnlyThePublicAPIHasPlainNamesInRedis(t *testing.T) {
 		failIf(t, known || (name == "") != (api == "https://api.github.com"), "%s has the name %q, as %q", api, name, other)
 		names[name] = api
 		for _, same := range []string{strings.ToUpper(api[:12]) + api[12:], api + "/"} {
-			if cfg.Upstream.URL = same; ledgerName(cfg) != name {
-				t.Errorf("%s and %s have different names", api, same)
-			}
+			cfg.Upstream.URL = same
+			failIf(t, ledgerName(cfg) != name, "%s and %s have different names", api, same)
 		}
 	}
 }
@@ -98,7 +97,6 @@ func TestUpstreamsOnOneRedisShareNothing(t *testing.T) {
 		return get(second, "/users/a") == http.StatusOK && calls.Load() > before
 	})
 	before := calls.Load()
-	if get(second, "/user"); calls.Load() != before {
-		t.Error("a purge of the first API made a response of the other API stale")
-	}
+	get(second, "/user")
+	failIf(t, calls.Load() != before, "a purge of the first API made a response of the other API stale")
 }
