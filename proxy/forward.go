@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"net/http/httputil"
+	"net/textproto"
 	"slices"
 	"strings"
 	"time"
@@ -111,7 +112,9 @@ func (g *Gateway) forward(a *attempt) {
 		g.addTrailers(ex, out)
 	}
 	reverse.Transport = roundTripper(func(out *http.Request) (*http.Response, error) {
-		ex.pass = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		if ex.pass = passNothing; ex.in.ProtoAtLeast(1, 1) { // RFC 9110 section 15.2
+			ex.pass = httptrace.ContextClientTrace(out.Context()).Got1xxResponse
+		}
 		var resp *http.Response
 		var err error
 		if ex.shed != nil {
@@ -142,6 +145,9 @@ func (g *Gateway) forward(a *attempt) {
 	bare.Header = nil // Rewrite sets the fields, so the ReverseProxy need not copy them
 	reverse.ServeHTTP(&ex.w, &bare)
 }
+
+// passNothing passes no 1xx response.
+func passNothing(int, textproto.MIMEHeader) error { return nil }
 
 type roundTripper func(*http.Request) (*http.Response, error)
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/textproto"
 	"regexp"
 	"strings"
 
@@ -291,7 +290,7 @@ func (g *Gateway) lookUp(ex *exchange, q *question, method, path string, body []
 	}
 	sub := g.openBackground(in, ex.trace.Context())
 	sub.address, sub.prefer, sub.waitingSince = ex.address, ex.prefer, ex.waitingSince
-	sub.pass = func(int, textproto.MIMEHeader) error { return nil }
+	sub.pass = passNothing
 	sub.record.Account, sub.record.Client, sub.record.Tag = ex.record.Account, ex.record.Client, ex.record.Tag
 	err = errLookUp // after a panic
 	func() {

@@ -293,6 +293,22 @@ func TestInterimResponsesAreNotStored(t *testing.T) {
 	})
 }
 
+// A client of HTTP/1.0 would take an interim response for the final one (RFC 9110 section 15.2).
+func TestInterimResponsesReachNoClientOfHTTP10(t *testing.T) {
+	setup(func(w http.ResponseWriter, _ *http.Request) {
+		for _, status := range []int{http.StatusProcessing, http.StatusEarlyHints} {
+			w.WriteHeader(status)
+		}
+		_, _ = fmt.Fprint(w, "final")
+	}).run(t, func(w *world) {
+		for version, want := range map[string]int{"1.0": 1, "1.1": 3} {
+			text := w.raw("GET /made-up HTTP/" + version + "\r\nHost: gateway.test\r\nConnection: close\r\n\r\n")
+			w.want("responses to HTTP/"+version, strings.Count(text, "HTTP/1."), want)
+			failIf(w, !strings.HasSuffix(text, "\r\n\r\nfinal"), "got %q", text)
+		}
+	})
+}
+
 // The forwarded target and the cache key use the same canonical form.
 func TestForwardedTargetIsTheCanonicalTarget(t *testing.T) {
 	g := New(Config{Upstream: &url.URL{Scheme: "http", Host: "upstream.test", Path: "/base"}, Dialect: &policy.Dialect{}, Log: slog.New(slog.DiscardHandler)})
