@@ -395,15 +395,20 @@ func (p *Part) LearnEnforced(enforced bool) { p.Enforced = p.Enforced || enforce
 // CooldownChanges returns the number of changes of the cool-down that other replicas do not have yet.
 func (p *Part) CooldownChanges() int { return len(p.changes) }
 
-// CooldownState returns the cool-down for other replicas, with times on the clock of Redis.
-func (p *Part) CooldownState() json.RawMessage {
+// CooldownState is the cool-down of an account for other replicas, with times on the clock of Redis. Its text is JSON.
+type CooldownState struct{ cooldown }
+
+// MarshalText implements [encoding.TextMarshaler].
+func (s CooldownState) MarshalText() ([]byte, error) { return json.Marshal(s.cooldown) }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (s *CooldownState) UnmarshalText(text []byte) error { return json.Unmarshal(text, &s.cooldown) }
+
+// CooldownState returns the cool-down for other replicas.
+func (p *Part) CooldownState() *CooldownState {
 	c := p.Cooldown.clone()
 	c.shift(p.most)
-	text, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // the struct contains only numbers
-	}
-	return text
+	return &CooldownState{c}
 }
 
 // CooldownStored records that Redis contains the first changes of the cool-down.
@@ -411,11 +416,8 @@ func (p *Part) CooldownStored(changes int) { p.changes = slices.Delete(p.changes
 
 // LearnCooldown replaces the cool-down by the cool-down that another replica stored, and repeats the changes that are
 // not stored yet.
-func (p *Part) LearnCooldown(state json.RawMessage, now int64) error {
-	var c cooldown
-	if err := json.Unmarshal(state, &c); err != nil {
-		return err
-	}
+func (p *Part) LearnCooldown(s *CooldownState, now int64) {
+	c := s.clone()
 	c.shift(-p.least)
 	c.bound(now)
 	c.probe = p.Cooldown.probe
@@ -423,7 +425,6 @@ func (p *Part) LearnCooldown(state json.RawMessage, now int64) error {
 		change(&c)
 	}
 	p.Cooldown = c
-	return nil
 }
 
 // CooldownUntil returns the end of the cool-down, or zero. probing means that only a probe may follow.

@@ -203,6 +203,9 @@ end
 -- Returns a list for the reply, or nil, because cjson encodes an empty list as an object.
 local function list(items) return #items > 0 and items or nil end
 
+-- Returns the cool-down for the reply, or nil if the account had none.
+local function cooldown() return account.cooldown ~= '' and account.cooldown or nil end
+
 -- Returns the reports of a window for the reply, with what the other replicas have counted.
 local function reports_of(w, resource)
   local reports = {}

@@ -424,7 +424,9 @@ func (l *Ledger) sendRegistration(ctx context.Context) (answer registered, addre
 		sent := l.now()
 		argument := registration{l.Replica, registeredTime.Milliseconds(), l.secret, to.process, to.shard.reach(sent)}
 		l.mu.Unlock()
-		keys := []string{l.shared(replicasKey), epochKey, secretKey, l.shared(accountsKey)}
+		keys := []string{
+			l.shared(replicasKey), epochKey, secretKey, l.shared(accountsKey), l.shared(resourcesKey), l.shared(aliasesKey), l.shared(namesKey),
+		}
 		if err := runScript(ctx, to.node, l.scripts.register, keys, argument, &answer); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -159,6 +160,10 @@ func TestUnreadableAccountIsRestored(t *testing.T) {
 			c.HSet(ctx, key, field, value[:len(value)/2])
 		},
 		"wrong type": func(ctx context.Context, c redis.Cmdable, key, _, _ string) { c.Set(ctx, key, "other", time.Hour) },
+		"invalid cool-down": func(ctx context.Context, c redis.Cmdable, key, _, _ string) {
+			c.Eval(ctx, `local m = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'm')) m.cooldown, m.cooldown_version = '{"Until":"soon"}', 1e13 `+
+				`redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))`, []string{key})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			withTwoReplicas(t, func(p *pair) {
@@ -167,9 +172,42 @@ func TestUnreadableAccountIsRestored(t *testing.T) {
 				for field, value := range p.r1.Client.HGetAll(p.Context(), key).Val() {
 					corrupt(p.Context(), p.r1.Client, key, field, value)
 				}
+				_, err := p.r1.Accounts(p.Context(), 10)
+				failIf(p, err != nil, "the listing of all accounts: %v", err)
 				d := p.decide(p.r1, create(1000))
 				failIf(p, d.Granted || d.Reason != limits.Content, "got %+v; want a refusal, because the restored account has used its content budget", d)
 			})
 		})
+	}
+}
+
+// Keys of all replicas contain data that Weir has not written. A replica starts and continues all the same.
+func TestUnreadableSharedKeysAreReplaced(t *testing.T) {
+	for _, key := range []string{replicasKey, epochKey, secretKey, accountsKey, resourcesKey, aliasesKey, namesKey} {
+		for _, garbage := range []string{"SET %s x", "ZADD %s 1 x", "HSET %s since x", "HSET %s since 1 step x", "HSET %s step 1"} {
+			withTwoReplicas(t, func(p *pair) {
+				command := []any{}
+				for _, word := range strings.Fields(fmt.Sprintf(garbage, key)) {
+					command = append(command, word)
+				}
+				noError(p, p.r1.Client.Del(p.Context(), key).Err())
+				noError(p, p.r1.Client.Do(p.Context(), command...).Err())
+				started := p.open("r3", defaultRules())
+				secret := started.Join(p.Context())
+				failIf(p, len(secret) != 32, "%s: secret %x", command, secret)
+				for _, l := range []*Ledger{started, p.r1} {
+					for _, err := range []error{
+						l.heartbeat(p.Context()),
+						second(l.ShareResources(p.Context(), map[string]string{"orgs/get-audit-log user": "audit_log"})),
+						second(l.ShareAliases(p.Context(), []string{"token a user:1"})), second(l.ShareNames(p.Context(), []string{"user a b"})),
+						second(l.Accounts(p.Context(), 10)),
+					} {
+						failIf(p, err != nil, "%s: %s: %v", command, l.Replica, err)
+					}
+					time.Sleep(2 * time.Second) // in a new epoch, accounts wait for restores
+					p.settleAnswered(l, p.mustAdmit(l, p.claim(1), "afterwards"), true)
+				}
+			})
+		}
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,13 +22,13 @@ import (
 
 // accountReply is the reply of read.lua: the account without the use of this replica.
 type accountReply struct {
-	Title    string               `json:"title"` // kind and name
-	Now      int64                `json:"now,string"`
-	Enforced bool                 `json:"enforced"`
-	Cooldown string               `json:"cooldown"`
-	Version  int64                `json:"cooldown_version"`
-	Windows  []limits.WindowState `json:"windows"`
-	Budgets  []budgetUse          `json:"budgets"`
+	Title    string                `json:"title"` // kind and name
+	Now      int64                 `json:"now,string"`
+	Enforced bool                  `json:"enforced"`
+	Cooldown *limits.CooldownState `json:"cooldown"`
+	Version  int64                 `json:"cooldown_version"`
+	Windows  []limits.WindowState  `json:"windows"`
+	Budgets  []budgetUse           `json:"budgets"`
 	Leases   []struct {
 		Replica string `json:"replica"`
 		Budget  string `json:"budget"`
@@ -70,10 +69,8 @@ func (l *Ledger) readFor(ctx context.Context, a *account, into string) (foreign 
 	for _, w := range answer.Windows {
 		a.part.LearnWindow(w.Budget, w, r, now)
 	}
-	if answer.Cooldown != "" && a.cooldown == 0 {
-		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), now); err != nil {
-			return nil, nil, unavailable(err)
-		}
+	if answer.Cooldown != nil && a.cooldown == 0 {
+		a.part.LearnCooldown(answer.Cooldown, now)
 		a.cooldown = answer.Version
 	}
 	local := func(at int64) int64 {

@@ -4,7 +4,7 @@
 load()
 remove_dead_leases()
 local reply = {now = int(now), title = redis.call('HGET', key, 'n') or '', enforced = account.enforced,
-  cooldown = account.cooldown, cooldown_version = account.cooldown_version, budgets = {}, windows = {}}
+  cooldown = cooldown(), cooldown_version = account.cooldown_version, budgets = {}, windows = {}}
 local left = {} -- by the calling replica, by budget
 for _, part in ipairs(own_parts()) do
   left[part.budget] = (left[part.budget] or 0) + field(part.field).spent

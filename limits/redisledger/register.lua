@@ -1,12 +1,15 @@
 -- Keeps a replica registered, and renews the TTL of the keys that all replicas share.
--- KEYS: replicas, epoch, secret, accounts. ARGV[1]: registration in heartbeat.go, with the ttl in milliseconds.
+-- KEYS: replicas, epoch, secret, accounts, resources, aliases, names. ARGV[1]: registration in heartbeat.go, with the ttl in milliseconds.
 
 local time = clock()
 local arg = cjson.decode(ARGV[1])
 local replicas, epoch, secret, accounts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-for name, kind in pairs({[replicas] = 'zset', [epoch] = 'hash', [secret] = 'string', [accounts] = 'zset'}) do
-  if redis.call('TYPE', name).ok ~= kind then redis.call('DEL', name) end
+-- Data that Weir has not written is removed.
+for i, kind in ipairs({'zset', 'hash', 'string', 'zset', 'hash', 'zset', 'zset'}) do
+  if redis.call('TYPE', KEYS[i]).ok ~= kind then redis.call('DEL', KEYS[i]) end
 end
+if not tonumber(redis.call('HGET', epoch, 'since') or '') or not tonumber(redis.call('HGET', epoch, 'step') or 0) then redis.call('DEL', epoch) end
+if not (redis.call('GET', secret) or ''):match('^' .. ('%x'):rep(64) .. '$') then redis.call('DEL', secret) end
 local step = tonumber(redis.call('HGET', epoch, 'step') or 0)
 local now = steady(time, step, arg)
 if is_step(time - now - step) then redis.call('HSET', epoch, 'step', string.format('%.0f', time - now)) end

@@ -2,9 +2,7 @@ package redisledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -58,16 +56,16 @@ type call struct {
 	// Enforced means that this replica knows that the upstream limits the account.
 	Enforced bool `json:"enforced"`
 	// Into is the account into which this replica has merged the account, or empty.
-	Into            string               `json:"into,omitempty"`
-	Headroom        float64              `json:"headroom"`
-	CooldownVersion int64                `json:"cooldown_version"` // that the replica knows
-	CooldownChanged bool                 `json:"cooldown_changed"` // since that version
-	Cooldown        string               `json:"cooldown,omitempty"`
-	Windows         []limits.WindowState `json:"windows,omitempty"`
-	Budgets         []budgetCall         `json:"budgets,omitempty"`
-	Claims          [][]limits.Need      `json:"claims,omitempty"`
-	Left            [][]leftCall         `json:"left,omitempty"`
-	Adopted         []adoptedCall        `json:"adopted,omitempty"`
+	Into            string                `json:"into,omitempty"`
+	Headroom        float64               `json:"headroom"`
+	CooldownVersion int64                 `json:"cooldown_version"` // that the replica knows
+	CooldownChanged bool                  `json:"cooldown_changed"` // since that version
+	Cooldown        *limits.CooldownState `json:"cooldown,omitempty"`
+	Windows         []limits.WindowState  `json:"windows,omitempty"`
+	Budgets         []budgetCall          `json:"budgets,omitempty"`
+	Claims          [][]limits.Need       `json:"claims,omitempty"`
+	Left            [][]leftCall          `json:"left,omitempty"`
+	Adopted         []adoptedCall         `json:"adopted,omitempty"`
 }
 
 // reach bounds the time of Redis at the execution of a call, by the monotonic clock of this replica. Both bounds are zero
@@ -128,15 +126,15 @@ type reply struct {
 	Overtaken bool `json:"overtaken"` // Redis has executed a later call, and changed nothing
 	Saved     bool `json:"saved"`
 
-	Now             int64                `json:"now,string"`
-	Seq             int64                `json:"seq"`
-	Enforced        bool                 `json:"enforced"`
-	Into            string               `json:"into"` // the account into which a replica has merged the account, or empty
-	CooldownVersion int64                `json:"cooldown_version"`
-	Cooldown        string               `json:"cooldown"`
-	Windows         []limits.WindowState `json:"windows"`
-	Budgets         []budgetReply        `json:"budgets"`
-	Claims          []claimReply         `json:"claims"`
+	Now             int64                 `json:"now,string"`
+	Seq             int64                 `json:"seq"`
+	Enforced        bool                  `json:"enforced"`
+	Into            string                `json:"into"` // the account into which a replica has merged the account, or empty
+	CooldownVersion int64                 `json:"cooldown_version"`
+	Cooldown        *limits.CooldownState `json:"cooldown"`
+	Windows         []limits.WindowState  `json:"windows"`
+	Budgets         []budgetReply         `json:"budgets"`
+	Claims          []claimReply          `json:"claims"`
 }
 
 // budgetReply is the lease of this replica, and the number of tokens of other replicas.
@@ -336,7 +334,7 @@ func (l *Ledger) prepare(a *account, entries []*entry, to server) *roundTrip {
 		}
 	}
 	if changes := a.part.CooldownChanges(); a.part.Timed() && (changes > 0 || a.full && a.cooldown > 0) {
-		x.call.Cooldown = string(a.part.CooldownState())
+		x.call.Cooldown = a.part.CooldownState()
 		x.call.CooldownChanged, x.changes = changes > 0, changes
 	}
 	return x
@@ -428,12 +426,10 @@ func (x *roundTrip) apply(answer *reply) (again []*entry, err error) {
 		a.part.LearnWindow(budget, w, x.rules, now)
 		a.windows[budget] = w.Version
 	}
-	if answer.Cooldown != "" {
-		if err := a.part.LearnCooldown(json.RawMessage(answer.Cooldown), now); err != nil {
-			return nil, fmt.Errorf("%w: %w", errUnreadable, err)
-		}
+	if answer.Cooldown != nil {
+		a.part.LearnCooldown(answer.Cooldown, now)
 		a.cooldown = answer.CooldownVersion
-	} else if x.call.Cooldown != "" {
+	} else if x.call.Cooldown != nil {
 		a.part.CooldownStored(x.changes)
 		a.cooldown = answer.CooldownVersion
 	}

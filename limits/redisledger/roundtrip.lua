@@ -284,7 +284,7 @@ for i, own in ipairs(call.windows or {}) do
 end
 reply.claims, reply.budgets, reply.windows = list(reply.claims), list(reply.budgets), list(reply.windows)
 reply.cooldown_version = account.cooldown_version
-if account.cooldown_version ~= call.cooldown_version and not stores_cooldown then reply.cooldown = account.cooldown end
+if account.cooldown_version ~= call.cooldown_version and not stores_cooldown then reply.cooldown = cooldown() end
 if save_needed then
   save()
   reply.seq, reply.saved = call.seq, true
