@@ -148,15 +148,14 @@ func (r *Registry) isTokenPayload(text string) bool {
 	return issuer != "" && slices.ContainsFunc(r.config.Issuers, func(i Issuer) bool { return i.URL == issuer })
 }
 
-// issuerOfPayload returns the issuer in the payload of a token, or an empty string.
-func issuerOfPayload(payload []byte) string {
-	var claims struct {
-		Issuer string `json:"iss"`
-	}
-	if json.Unmarshal(payload, &claims) != nil {
+// issuerOfPayload returns the issuer in the payload of a token, or an empty string. The names of claims have letter case (RFC 7519
+// section 4), so the payload is no struct.
+func issuerOfPayload(payload []byte) (issuer string) {
+	var claims map[string]json.RawMessage
+	if json.Unmarshal(payload, &claims) != nil || json.Unmarshal(claims["iss"], &issuer) != nil {
 		return ""
 	}
-	return claims.Issuer
+	return issuer
 }
 
 // alphabet is a set of bytes.

@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -75,6 +76,7 @@ func TestTokenOfAConfiguredIssuerIsNeverPassedThrough(t *testing.T) {
 	signed := func(claim string, value any) string { return "Bearer " + w.token(map[string]any{claim: value}) }
 	expectRefused(t, b, []error{ErrInvalidToken, ErrIssuerUnavailable, ErrForm, ErrOwn},
 		signed("exp", 1), signed("aud", "other"), signed("sub", "deploys"), // no client matches
+		"Bearer "+withClaims(w.token(nil), json.RawMessage(`{"iss":"`+issuerAddress+`","ISS":"other"}`)),
 		"Bearer "+good[:len(good)-4], "Bearer "+stranger.token(nil), "Bearer "+stranger.token(map[string]any{"iss": otherAddress}),
 		"Bearer\t"+good, `Bearer "`+good+`"`, basic("x:"+good),
 	)
