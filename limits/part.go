@@ -415,15 +415,17 @@ func (p *Part) CooldownState() *CooldownState {
 func (p *Part) CooldownStored(changes int) { p.changes = slices.Delete(p.changes, 0, changes) }
 
 // LearnCooldown replaces the cool-down by the cool-down that another replica stored, and repeats the changes that are
-// not stored yet.
+// not stored yet. A change without an effect needs no further call: many replicas may get limit errors of one cause together.
 func (p *Part) LearnCooldown(s *CooldownState, now int64) {
 	c := s.clone()
 	c.shift(-p.least)
 	c.bound(now)
 	c.probe = p.Cooldown.probe
-	for _, change := range p.changes {
+	p.changes = slices.DeleteFunc(p.changes, func(change func(*cooldown)) bool {
+		before := c.clone()
 		change(&c)
-	}
+		return before.equal(&c)
+	})
 	p.Cooldown = c
 }
 

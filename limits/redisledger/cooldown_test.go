@@ -1,6 +1,8 @@
 package redisledger
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,6 +52,27 @@ func TestCooldownContainsTheErrorsOfAllReplicas(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Many replicas get limit errors of one cause together. Each needs few round trips.
+func TestCooldownOfManyReplicasNeedsFewCalls(t *testing.T) {
+	withTwoReplicas(t, func(p *pair) {
+		claims := map[*Ledger]limits.Claim{}
+		for i := range 30 {
+			l := p.open(fmt.Sprint("replica ", i), defaultRules())
+			p.settleAnswered(l, p.mustAdmit(l, p.claim(1), "at the start"), true) // ends the slow start
+			claims[l] = p.mustAdmit(l, p.claim(1), "at the start")
+		}
+		var group sync.WaitGroup
+		for l, c := range claims {
+			group.Go(func() {
+				o := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary, RetryAfter: time.Minute}
+				err := l.Settle(p.Context(), limits.Permit{Claim: c}, o)
+				failIf(p, err != nil, "%s: %v", l.Replica, err)
+			})
+		}
+		group.Wait()
+	})
 }
 
 // Redis loses an account and gets an old copy of it back, which had more cool-downs than the lost account.

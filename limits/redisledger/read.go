@@ -69,7 +69,7 @@ func (l *Ledger) readFor(ctx context.Context, a *account, into string) (foreign 
 	for _, w := range answer.Windows {
 		a.part.LearnWindow(w.Budget, w, r, now)
 	}
-	if answer.Cooldown != nil && a.cooldown == 0 {
+	if answer.Cooldown != nil && a.cooldown == 0 && a.part.CooldownChanges() == 0 { // otherwise the next round trip learns it
 		a.part.LearnCooldown(answer.Cooldown, now)
 		a.cooldown = answer.Version
 	}
