@@ -63,7 +63,7 @@ const anonymousFactor = 10
 //   - another limit and another reset than the known reports,
 //   - another reset than a known report of sureAfter responses whose window was still open at the upstream, and no request
 //     remains,
-//   - a lower limit for a known reset, and no request remains,
+//   - a lower limit for a known reset, and no request remains, or a higher one,
 //   - a use beyond its limit for a known reset with requests left,
 //   - or, without a known report, the exhausted budget of callers without a credential.
 //
@@ -91,7 +91,7 @@ func (w *window) doubts(p report, sent, now int64, anonymous, limited bool) bool
 		if old.sameWindow(p) {
 			beyond = p.Used > p.Limit && old.Used < old.Limit
 			sameWindow, p.Used = true, max(p.Used, old.Used)
-			doubtful = beyond || p.Limit < old.Limit && p.Used >= p.Limit
+			doubtful = beyond || p.Limit > old.Limit || p.Limit < old.Limit && p.Used >= p.Limit
 		}
 	}
 	switch {

@@ -186,6 +186,16 @@ var doubtCases = []testCase{
 		h.spend(get("core"), reported("core", 100, 100, late))
 		h.refused(get("core"), limits.Primary, 50*time.Minute+jitter)
 	}},
+	{"a higher limit of a known window counts from its second report", func(h *harness) {
+		reset := time.Now().Add(time.Hour)
+		for range 2 { // the next report refutes the first outlier
+			h.spend(get("core"), reported("core", 4990, 5000, reset))
+			h.spend(get("core"), reported("core", 20, 15000, reset))
+			h.check("limit after an outlier", h.budget("core").Limit, 5000)
+		}
+		h.spend(get("core"), reported("core", 30, 15000, reset))
+		h.check("limit", h.budget("core").Limit, 15000)
+	}},
 	{"the rate headers of a 401 say nothing", func(h *harness) {
 		reset := time.Now().Add(time.Hour)
 		h.confirm(2, 5000, reset)

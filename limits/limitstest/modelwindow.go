@@ -157,10 +157,10 @@ func (w *fixedWindow) reported() (list []windowReport) {
 	return list
 }
 
-// contradicted reports whether a report needs a second report. Such a report has another limit and another reset, or
-// leaves no request. In the latter case, its reset differs from that of ten responses whose window the upstream had not
-// ended yet, or its limit is lower. The first report is contradicted if it leaves no request and has the limit of callers without a credential. A refusal needs no
-// second report, unless it has that limit.
+// contradicted reports whether a report needs a second report. Such a report has another limit and another reset, a higher limit of a
+// known window, or leaves no request. In the latter case, its reset differs from that of ten responses whose window the upstream had not
+// ended yet, or its limit is lower. The first report is contradicted if it leaves no request and has the limit of callers without a
+// credential. A refusal needs no second report, unless it has that limit.
 func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal policy.LimitKind, now int64) bool {
 	known := w.reported()
 	if len(known) == 0 {
@@ -169,7 +169,7 @@ func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal polic
 	if refusal != policy.NotLimited && !anonymous {
 		return false
 	}
-	otherReset, otherLimit, used, lower, often := true, true, t.used, false, false
+	otherReset, otherLimit, used, contradicts, often := true, true, t.used, false, false
 	for _, old := range known {
 		if old.limit == t.limit {
 			otherLimit = false
@@ -177,10 +177,10 @@ func (w *fixedWindow) contradicted(t windowReport, anonymous bool, refusal polic
 		often = often || old.answers >= 10 && now-t.latest < old.reset
 		if same(old, t) {
 			otherReset, used = false, max(used, old.used)
-			lower = t.limit < old.limit && used >= t.limit || t.tooMuchFor(old)
+			contradicts = t.limit > old.limit || t.limit < old.limit && used >= t.limit || t.tooMuchFor(old)
 		}
 	}
-	return lower || otherReset && (otherLimit || often && used >= t.limit)
+	return contradicts || otherReset && (otherLimit || often && used >= t.limit)
 }
 
 // tooMuchFor reports whether a report uses more than its limit, although another report of its window leaves requests.
