@@ -3,6 +3,7 @@ package policy
 import (
 	"cmp"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,8 +28,8 @@ type Rate struct {
 var rateHeaders = []string{"X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset"}
 
 // ReadRate parses the x-ratelimit headers of a response that arrived at now. It returns false if the limit or the reset is
-// missing, or if a number is invalid, outside its range or contradicts the others (numbers.go). If the used number is
-// missing, ReadRate computes that number from the limit and the remaining number.
+// missing, or if a number is invalid, outside its range or contradicts the others (numbers.go). A repeated header must have one
+// value. If the used number is missing, ReadRate computes that number from the limit and the remaining number.
 func ReadRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	present, ignored := false, ""
 	read := func(name string, n Number) (value int64, ok bool) {
@@ -37,7 +38,7 @@ func ReadRate(h http.Header, now time.Time) (r Rate, ok bool) {
 		}
 		present = true
 		value, v := n.Parse(h.Get(name))
-		if v == Ignored {
+		if v == Ignored || differ(h[name]) {
 			ignored = cmp.Or(ignored, n.Name)
 		}
 		return value, v != Ignored
@@ -56,7 +57,7 @@ func ReadRate(h http.Header, now time.Time) (r Rate, ok bool) {
 		if v == Ignored {
 			ignored = cmp.Or(ignored, ResponseDate.Name)
 		}
-		if r.Reset, v = reset.ParseUnix(text[0], from); v == Ignored {
+		if r.Reset, v = reset.ParseUnix(text[0], from); v == Ignored || differ(text) {
 			ignored = cmp.Or(ignored, reset.Name)
 		}
 		okReset = v != Ignored
@@ -73,6 +74,11 @@ func ReadRate(h http.Header, now time.Time) (r Rate, ok bool) {
 	}
 	r.Limit, r.Used, r.Date, r.Resource = int(limit), int(used), date, h.Get("X-Ratelimit-Resource")
 	return r, true
+}
+
+// differ reports whether the lines of a repeated header have different values.
+func differ(lines []string) bool {
+	return slices.ContainsFunc(lines, func(line string) bool { return line != lines[0] })
 }
 
 // RemoveRate removes the x-ratelimit headers.

@@ -12,7 +12,7 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 	header := func(fields ...string) http.Header {
 		h := http.Header{}
 		for i := 0; i < len(fields); i += 2 {
-			h.Set(fields[i], fields[i+1])
+			h.Add(fields[i], fields[i+1])
 		}
 		return h
 	}
@@ -41,6 +41,12 @@ func TestReadRateParsesRateHeaders(t *testing.T) {
 			"1000060"), Rate{Limit: 5000, Used: 5003, Reset: now.Add(time.Minute)}, true},
 		{"a clock that is days ahead", header("Date", now.Add(48*time.Hour).UTC().Format(http.TimeFormat),
 			"X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1172860"), Rate{Invalid: true}, false},
+		{"repeated", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060"),
+			Rate{Limit: 30, Used: 3, Reset: now.Add(time.Minute)}, true},
+		{"repeated with another use", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Used", "30", "X-RateLimit-Reset", "1000060"),
+			Rate{Invalid: true}, false},
+		{"repeated with another reset", header("X-RateLimit-Limit", "30", "X-RateLimit-Used", "3", "X-RateLimit-Reset", "1000060", "X-RateLimit-Reset", "1000030"),
+			Rate{Invalid: true}, false},
 		{"no headers", nil, Rate{}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
