@@ -34,16 +34,16 @@ func TestCooldownIsRestoredByAnotherReplica(t *testing.T) {
 func TestCooldownContainsTheErrorsOfAllReplicas(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		withTwoReplicas(t, func(p *pair) {
-			error := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary}
+			o := limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary}
 			c1, c2 := p.mustAdmit(p.r1, p.claim(1), "at the start"), p.mustAdmit(p.r2, p.claim(1), "at the start")
 			time.Sleep(100 * time.Millisecond)
-			if error.RetryAfter = 10 * time.Second; lost {
+			if o.RetryAfter = 10 * time.Second; lost {
 				p.hook.changeNext(p.r1.scripts.roundTrip, loseReply)
 			}
-			_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c1}, error)
+			_ = p.r1.Settle(p.Context(), limits.Permit{Claim: c1}, o)
 			p.heartbeat(p.r1)
-			error.RetryAfter = 100 * time.Second
-			p.settle(p.r2, c2, error)
+			o.RetryAfter = 100 * time.Second
+			p.settle(p.r2, c2, o)
 			for _, l := range p.both() {
 				p.decide(l, p.claim(1)) // the next heartbeat then learns about the cool-down
 				p.heartbeat(l)
