@@ -269,6 +269,9 @@ func (d *decoder) checkAdmin(a *Admin) {
 func (d *decoder) checkUpstream(u Upstream) {
 	d.require(u.URL != "", "upstream.url", "required: the base URL of the API")
 	d.baseURL("upstream.url", u.URL, moveCredential)
+	base := strings.TrimRight(u.URL, "/")
+	d.require(base != "https://github.com" && base != "https://www.github.com", "upstream.url", "%q: is a web site; use https://api.github.com", u.URL)
+	d.require(!strings.HasSuffix(base, "/graphql"), "upstream.url", "%q: is an endpoint of the API; remove /graphql", redacted(u.URL))
 	for i, alias := range u.Aliases {
 		key := fmt.Sprintf("upstream.aliases[%d]", i)
 		if strings.Contains(alias, "://") {

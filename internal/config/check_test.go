@@ -107,7 +107,7 @@ func TestInvalidValuesAreReported(t *testing.T) {
 		{"store loss", "limits: {on_store_loss: open}", `2:25: limits.on_store_loss: "open": must be one of share, closed`},
 		{"refusal status", "limits: {refusal_status: 503}", `2:26: limits.refusal_status: "503": must be one of 0, 429, 403`},
 		{"negative rate", "limits: {inbound: {rate: -1}}", "2:26: limits.inbound.rate: -1: must be 1 or more, or 0 for no limit"},
-		{"fractional rate", "limits: {inbound: {rate: 0.5}}", `2:26: limits.inbound.rate: "0.5" is not a whole number`},
+		{"fractional rate", "limits: {inbound: {rate: 0.5}}", `2:26: limits.inbound.rate: "0.5" is not a whole number; use only digits`},
 		{"body timeout of 0", "limits: {inbound: {body: 0s}}", "2:26: limits.inbound.body: 0s: must be more than 0"},
 		{"burst of 0", "limits: {inbound: {burst: 0}}", "2:27: limits.inbound.burst: 0: must be 1 or more"},
 		{"negative burst without a rate", "limits: {inbound: {rate: 0, burst: -1}}", "2:36: limits.inbound.burst: -1: must be 1 or more"},

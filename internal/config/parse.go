@@ -292,7 +292,7 @@ func (d *decoder) mapping(n *yaml.Node, key string, visit func(k, value *yaml.No
 		}
 		path := strings.TrimPrefix(key+"."+k.Value, ".")
 		if line, again := seen[k.Value]; again {
-			d.problem(k, path, "duplicate key; first on line %d", line)
+			d.problem(k, path, "duplicate key; first on line %d; move its keys there, or remove it", line)
 			continue
 		}
 		seen[k.Value] = k.Line
@@ -359,6 +359,11 @@ func ParseDuration(text string) (time.Duration, error) {
 	if _, bare := strconv.Atoi(text); err != nil && bare == nil {
 		return 0, fmt.Errorf("%q has no unit; use %ss", text, strings.TrimLeft(text, "-+"))
 	}
+	if days, ok := strings.CutSuffix(text, "d"); err != nil && ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 {
+			return 0, fmt.Errorf("%q has days; use %dh", text, 24*n)
+		}
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%q is not a duration; use for example 500ms, 30s or 1h30m", text)
 	}
@@ -399,13 +404,16 @@ func (d *decoder) scalar(text string, v reflect.Value) error {
 	case reflect.Int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return fmt.Errorf("%q is not a whole number", text)
+			return fmt.Errorf("%q is not a whole number; use only digits", text)
 		}
 		v.SetInt(int64(n))
 	case reflect.Float64:
-		f, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
-			return fmt.Errorf("%q is not a number", text)
+		f, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+		switch {
+		case err != nil || math.IsNaN(f) || math.IsInf(f, 0):
+			return fmt.Errorf("%q is not a number; use digits, such as 0.5", text)
+		case strings.HasSuffix(text, "%"):
+			return fmt.Errorf("%q is not a number; use %g", text, f/100)
 		}
 		v.SetFloat(f)
 	default:
@@ -480,7 +488,7 @@ func expandEnv(text string, getenv func(string) (string, bool)) (string, error) 
 		case set && !hasDefault:
 			problem = cmp.Or(problem, fmt.Errorf("environment variable %q is empty; set it, or use ${%s:-VALUE} for a default", name, name))
 		case !hasDefault:
-			problem = cmp.Or(problem, fmt.Errorf("environment variable %q is not set; use ${%s:-VALUE} for a default", name, name))
+			problem = cmp.Or(problem, fmt.Errorf("environment variable %q is not set; set it, or use ${%s:-VALUE} for a default", name, name))
 		}
 		return byDefault
 	})
