@@ -246,13 +246,16 @@ type cacheCommand struct {
 
 type purgeCommand struct {
 	adminFlags
-	Tag  string `xor:"target" required:"" help:"All responses with a tag: op:ID, repo:OWNER/NAME, repo:OWNER/NAME/issues, org:ORG, user:NAME, account:NAME." placeholder:"TAG"`
-	URL  string `name:"url" xor:"target" required:"" help:"All responses of one URL, with any query." placeholder:"URL"`
+	Tag  string `xor:"target" help:"All responses with a tag: op:ID, repo:OWNER/NAME, repo:OWNER/NAME/issues, org:ORG, user:NAME, account:NAME." placeholder:"TAG"`
+	URL  string `name:"url" xor:"target" help:"All responses of one URL, with any query." placeholder:"URL"`
 	Hard bool   `help:"Remove the responses. Without it they are revalidated before their next use."`
 }
 
 // Run purges entries, and prints the number of affected entries in the memory of this replica.
 func (c *purgeCommand) Run(p *process) error {
+	if c.Tag == "" && c.URL == "" {
+		return &exit{exitUsage, "--tag or --url: required"}
+	}
 	a, err := c.client(p)
 	if err != nil {
 		return err

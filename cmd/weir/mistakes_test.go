@@ -105,7 +105,7 @@ func TestMistakesOfArgumentsNameARemedy(t *testing.T) {
 		{exitUsage, "<target> ...: required", []string{"judge"}},
 		{exitUsage, "new: required", []string{"key"}},
 		{exitUsage, "--config=FILE: required", []string{"replay"}},
-		{exitUsage, "--tag=TAG or --url=URL: required", []string{"cache", "purge"}},
+		{exitUsage, "--tag or --url: required", []string{"cache", "purge"}},
 		{exitUsage, "--tag and --url: give only one", []string{"cache", "purge", "--tag", "org:a", "--url", "/a"}},
 		{exitUsage, "--config: give a value", []string{"serve", "--config"}},
 		{exitUsage, `--traffic: "maybe": use on or off`, []string{"demo", "--traffic", "maybe"}},
