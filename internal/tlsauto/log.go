@@ -38,13 +38,14 @@ func (c zapCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 // Sync implements zapcore.Core. Sync has no effect, because records are not buffered.
 func (zapCore) Sync() error { return nil }
 
-// attrs converts the fields of a record.
+// attrs converts the fields of a record, except the address of the cache in memory.
 func attrs(fields []zapcore.Field) []slog.Attr {
 	e := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(e)
 	}
 	var list []slog.Attr
+	delete(e.Fields, "cache")
 	for name, value := range e.Fields {
 		list = append(list, slog.Any(name, value))
 	}
