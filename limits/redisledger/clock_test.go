@@ -26,30 +26,28 @@ var steps = []time.Duration{
 // The clock of Redis steps while two replicas use an account at its limits.
 func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
 	for _, step := range steps[:testservers.Setting(t, "WEIR_STEPS", 4)] {
-		t.Run(step.String(), func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				reset := time.Now().Add(10 * time.Minute)
-				p.want("points", p.spend(p.r1, 1, 500, true)+p.spend(p.r2, 1, 500, true), 900)
-				c := p.mustAdmit(p.r1, limits.Claim{Account: "b", Operation: "op", Resource: policy.Core, Kind: policy.User, Points: 1, ID: 77}, "another account")
-				p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
+		subtest(t, step.String(), func(p *pair) {
+			reset := time.Now().Add(10 * time.Minute)
+			p.want("points", p.spend(p.r1, 1, 500, true)+p.spend(p.r2, 1, 500, true), 900)
+			c := p.mustAdmit(p.r1, limits.Claim{Account: "b", Operation: "op", Resource: policy.Core, Kind: policy.User, Points: 1, ID: 77}, "another account")
+			p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
+			p.heartbeat(p.r1, p.r2)
+			p.clockOffset.Add(step.Microseconds())
+			for range 10 {
+				stopIf(p, p.admit(p.r2, p.claim(1)) || p.admit(p.r1, p.claim(1)), "a point was granted twice")
+				stopIf(p, p.admit(p.r2, p.claimOf("b", 1)), "an exhausted window was open")
+				time.Sleep(5 * time.Second)
 				p.heartbeat(p.r1, p.r2)
-				p.clockOffset.Add(step.Microseconds())
-				for range 10 {
-					stopIf(p, p.admit(p.r2, p.claim(1)) || p.admit(p.r1, p.claim(1)), "a point was granted twice")
-					stopIf(p, p.admit(p.r2, p.claimOf("b", 1)), "an exhausted window was open")
-					time.Sleep(5 * time.Second)
-					p.heartbeat(p.r1, p.r2)
-				}
-				time.Sleep(11 * time.Second)
-				p.heartbeat(p.r1, p.r2)
-				p.mustAdmit(p.r2, p.claim(1), "after the window")
-				p.mustAdmit(p.r1, p.claim(1), "after the window")
-				time.Sleep(time.Until(reset) + 3*time.Second)
-				p.heartbeat(p.r1, p.r2)
-				p.mustAdmit(p.r2, p.claimOf("b", 1), "after the reset")
-				r3 := p.open("r3", defaultRules())
-				p.mustAdmit(r3, p.claim(1), "by a new replica")
-			})
+			}
+			time.Sleep(11 * time.Second)
+			p.heartbeat(p.r1, p.r2)
+			p.mustAdmit(p.r2, p.claim(1), "after the window")
+			p.mustAdmit(p.r1, p.claim(1), "after the window")
+			time.Sleep(time.Until(reset) + 3*time.Second)
+			p.heartbeat(p.r1, p.r2)
+			p.mustAdmit(p.r2, p.claimOf("b", 1), "after the reset")
+			r3 := p.open("r3", defaultRules())
+			p.mustAdmit(r3, p.claim(1), "by a new replica")
 		})
 	}
 }
@@ -58,40 +56,38 @@ func TestStepsOfTheRedisClockExceedNoLimit(t *testing.T) {
 // at its reset and not earlier.
 func TestSlowFirstCallsAreNoStep(t *testing.T) {
 	for name, back := range map[string]bool{"to Redis": false, "back": true} {
-		t.Run(name, func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				reset := time.Now().Add(10 * time.Minute)
-				c := p.mustAdmit(p.r1, p.claimOf("b", 1), "first")
-				p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
-				time.Sleep(time.Until(reset) - 20*time.Second)
-				p.heartbeat(p.r1, p.r2)
-				replicas := []*Ledger{p.r1, p.r2}
-				for i := range 5 {
-					client := p.client(p.T)
-					slow := 900 * time.Millisecond
-					client.AddHook(intercept(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
-						if strings.HasPrefix(cmd.Name(), "eval") {
-							defer func() { slow = 0 }()
-							if !back {
-								time.Sleep(slow)
-							} else {
-								defer time.Sleep(slow)
-							}
+		subtest(t, name, func(p *pair) {
+			reset := time.Now().Add(10 * time.Minute)
+			c := p.mustAdmit(p.r1, p.claimOf("b", 1), "first")
+			p.settle(p.r1, c, answered(policy.Rate{Limit: 5000, Used: 5000, Reset: reset, Date: time.Now(), Resource: policy.Core}))
+			time.Sleep(time.Until(reset) - 20*time.Second)
+			p.heartbeat(p.r1, p.r2)
+			replicas := []*Ledger{p.r1, p.r2}
+			for i := range 5 {
+				client := p.client(p.T)
+				slow := 900 * time.Millisecond
+				client.AddHook(intercept(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+					if strings.HasPrefix(cmd.Name(), "eval") {
+						defer func() { slow = 0 }()
+						if !back {
+							time.Sleep(slow)
+						} else {
+							defer time.Sleep(slow)
 						}
-						return run(ctx, cmd)
-					}))
-					client.AddHook(tick(&p.clockOffset))
-					replicas = append(replicas, open(p.T, client, fmt.Sprint("slow ", i), defaultRules(), testClock))
-					p.heartbeat(replicas...)
-				}
-				opens := func(l *Ledger) bool { return p.admit(l, p.claimOf("b", 1)) }
-				for !slices.ContainsFunc(replicas, opens) {
-					time.Sleep(50 * time.Millisecond)
-					p.heartbeat(replicas...)
-				}
-				late := time.Since(reset)
-				failIf(p, late < 0 || late > 4*time.Second, "the window opened %v after its reset", late)
-			})
+					}
+					return run(ctx, cmd)
+				}))
+				client.AddHook(tick(&p.clockOffset))
+				replicas = append(replicas, open(p.T, client, fmt.Sprint("slow ", i), defaultRules(), testClock))
+				p.heartbeat(replicas...)
+			}
+			opens := func(l *Ledger) bool { return p.admit(l, p.claimOf("b", 1)) }
+			for !slices.ContainsFunc(replicas, opens) {
+				time.Sleep(50 * time.Millisecond)
+				p.heartbeat(replicas...)
+			}
+			late := time.Since(reset)
+			failIf(p, late < 0 || late > 4*time.Second, "the window opened %v after its reset", late)
 		})
 	}
 }

@@ -13,18 +13,16 @@ import (
 // The first replica gets the limit error. The second replica restores the cool-down in an empty Redis.
 func TestCooldownIsRestoredByAnotherReplica(t *testing.T) {
 	for _, offset := range []time.Duration{0, 2 * time.Minute, -2 * time.Minute} {
-		t.Run("clock offset "+offset.String(), func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				p.clockOffset.Store(offset.Microseconds())
-				c := p.mustAdmit(p.r1, create(1), "at the start")
-				p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary})
-				before := p.decide(p.r2, create(2))
-				stopIf(p, before.Reason != limits.Cooldown, "%v", before)
-				p.loseData(p.r2)
-				time.Sleep(10 * time.Second) // longer than an account waits for restores
-				d := p.decide(p.r2, create(3))
-				failIf(p, d.Reason != limits.Cooldown || (before.Wait-d.Wait-10*time.Second).Abs() > time.Second, "after the restore: got %+v, want %+v", d, before)
-			})
+		subtest(t, "clock offset "+offset.String(), func(p *pair) {
+			p.clockOffset.Store(offset.Microseconds())
+			c := p.mustAdmit(p.r1, create(1), "at the start")
+			p.settle(p.r1, c, limits.Outcome{Sent: true, Answered: true, Ended: true, Limited: policy.LimitSecondary})
+			before := p.decide(p.r2, create(2))
+			stopIf(p, before.Reason != limits.Cooldown, "%v", before)
+			p.loseData(p.r2)
+			time.Sleep(10 * time.Second) // longer than an account waits for restores
+			d := p.decide(p.r2, create(3))
+			failIf(p, d.Reason != limits.Cooldown || (before.Wait-d.Wait-10*time.Second).Abs() > time.Second, "after the restore: got %+v, want %+v", d, before)
 		})
 	}
 }

@@ -67,19 +67,17 @@ func TestRestingReplicaKeepsWhatItSpent(t *testing.T) {
 		"failed rest":        {func(p *pair) { p.tryRest(fail) }, (*pair).rest},
 		"data lost at rest":  {(*pair).rest, func(p *pair) { p.loseData(p.r1); time.Sleep(2 * time.Second) }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				p.configure(func(r *limits.Rules) { r.Content[1].Max = limit })
-				p.spendContent(p.r1, first)
-				c.rest(p)
-				c.then(p)
-				for _, l := range p.both() {
-					used := p.budget(l, "content:1h0m0s").Used
-					failIf(p, used != first, "replica %s: %d contents used, want %d", l.Replica, used, first)
-				}
-				p.want("granted at the other replica", p.spendContent(p.r2, limit), limit-first)
-				p.want("granted at the first replica", p.spendContent(p.r1, limit), 0)
-			})
+		subtest(t, name, func(p *pair) {
+			p.configure(func(r *limits.Rules) { r.Content[1].Max = limit })
+			p.spendContent(p.r1, first)
+			c.rest(p)
+			c.then(p)
+			for _, l := range p.both() {
+				used := p.budget(l, "content:1h0m0s").Used
+				failIf(p, used != first, "replica %s: %d contents used, want %d", l.Replica, used, first)
+			}
+			p.want("granted at the other replica", p.spendContent(p.r2, limit), limit-first)
+			p.want("granted at the first replica", p.spendContent(p.r1, limit), 0)
 		})
 	}
 }

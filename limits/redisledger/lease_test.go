@@ -350,45 +350,43 @@ func TestAccountWithManyPermits(t *testing.T) {
 		permits   int
 		roundTrip time.Duration
 	}{{20_000, 0}, {2000, 20 * time.Millisecond}} {
-		t.Run(fmt.Sprint(c.permits), func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				p.configure(func(r *limits.Rules) {
-					r.Concurrent, r.Primary.User, r.Points.REST = 2*c.permits, 2*c.permits, 2*c.permits
-				})
-				first := p.claim(1)
-				p.admit(p.r1, first)
-				p.settle(p.r1, first, answered(policy.Rate{Limit: 3 * c.permits, Used: 1, Reset: time.Now().Add(time.Hour)}))
-				open := make([]limits.OpenPermit, c.permits)
-				for i := range open {
-					open[i] = limits.OpenPermit{Permit: limits.Permit{Claim: p.claim(1)}}
-				}
-				var granted atomic.Int64
-				var admitting sync.WaitGroup
-				for part := range 32 {
-					admitting.Go(func() {
-						for i := part; i < len(open); i += 32 {
-							if p.admit(p.r1, open[i].Claim) {
-								granted.Add(1)
-							}
-						}
-					})
-				}
-				admitting.Wait()
-				p.want("permits granted", int(granted.Load()), c.permits)
-				p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
-					time.Sleep(c.roundTrip)
-					return run(ctx, cmd)
-				})
-				for range 4 {
-					time.Sleep(20 * time.Second)
-					p.r1.Renew(open)
-					p.heartbeat(p.r1)
-				}
-				p.want("permits in use after 80 seconds", p.r2.onlyAccount(p.T).InUse, c.permits)
-				time.Sleep(permitTime + time.Second)
-				p.heartbeat(p.r1)
-				p.want("permits in use after their end", p.r2.onlyAccount(p.T).InUse, 0)
+		subtest(t, fmt.Sprint(c.permits), func(p *pair) {
+			p.configure(func(r *limits.Rules) {
+				r.Concurrent, r.Primary.User, r.Points.REST = 2*c.permits, 2*c.permits, 2*c.permits
 			})
+			first := p.claim(1)
+			p.admit(p.r1, first)
+			p.settle(p.r1, first, answered(policy.Rate{Limit: 3 * c.permits, Used: 1, Reset: time.Now().Add(time.Hour)}))
+			open := make([]limits.OpenPermit, c.permits)
+			for i := range open {
+				open[i] = limits.OpenPermit{Permit: limits.Permit{Claim: p.claim(1)}}
+			}
+			var granted atomic.Int64
+			var admitting sync.WaitGroup
+			for part := range 32 {
+				admitting.Go(func() {
+					for i := part; i < len(open); i += 32 {
+						if p.admit(p.r1, open[i].Claim) {
+							granted.Add(1)
+						}
+					}
+				})
+			}
+			admitting.Wait()
+			p.want("permits granted", int(granted.Load()), c.permits)
+			p.hook.changeAll(func(ctx context.Context, cmd redis.Cmder, run redis.ProcessHook) error {
+				time.Sleep(c.roundTrip)
+				return run(ctx, cmd)
+			})
+			for range 4 {
+				time.Sleep(20 * time.Second)
+				p.r1.Renew(open)
+				p.heartbeat(p.r1)
+			}
+			p.want("permits in use after 80 seconds", p.r2.onlyAccount(p.T).InUse, c.permits)
+			time.Sleep(permitTime + time.Second)
+			p.heartbeat(p.r1)
+			p.want("permits in use after their end", p.r2.onlyAccount(p.T).InUse, 0)
 		})
 	}
 }

@@ -165,18 +165,16 @@ func TestUnreadableAccountIsRestored(t *testing.T) {
 				`redis.call('HSET', KEYS[1], 'm', cmsgpack.pack(m))`, []string{key})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				p.createUntilRefused(p.r1)
-				key := p.r1.keysOf("a")[0]
-				for field, value := range p.r1.Client.HGetAll(p.Context(), key).Val() {
-					corrupt(p.Context(), p.r1.Client, key, field, value)
-				}
-				_, err := p.r1.Accounts(p.Context(), 10)
-				failIf(p, err != nil, "the listing of all accounts: %v", err)
-				d := p.decide(p.r1, create(1000))
-				failIf(p, d.Granted || d.Reason != limits.Content, "got %+v; want a refusal, because the restored account has used its content budget", d)
-			})
+		subtest(t, name, func(p *pair) {
+			p.createUntilRefused(p.r1)
+			key := p.r1.keysOf("a")[0]
+			for field, value := range p.r1.Client.HGetAll(p.Context(), key).Val() {
+				corrupt(p.Context(), p.r1.Client, key, field, value)
+			}
+			_, err := p.r1.Accounts(p.Context(), 10)
+			failIf(p, err != nil, "the listing of all accounts: %v", err)
+			d := p.decide(p.r1, create(1000))
+			failIf(p, d.Granted || d.Reason != limits.Content, "got %+v; want a refusal, because the restored account has used its content budget", d)
 		})
 	}
 }

@@ -69,15 +69,13 @@ func (l *load) requestThenDisconnect(d time.Duration) {
 
 func TestSteadyLoadContinuesWithoutRedis(t *testing.T) {
 	for _, length := range []time.Duration{10 * time.Second, time.Minute, 90 * time.Second, 119 * time.Second, time.Hour} {
-		t.Run(length.String(), func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				l := p.newLoad(length)
-				l.requestThenDisconnect(2 * time.Minute)
-				l.requestFor("without Redis", 4*time.Minute)
-				p.r1.reconnect(p.Context())
-				b := p.budget(p.r1, "core")
-				failIf(t, b.Used > l.counted, "%+v: reported requests were counted again", b)
-			})
+		subtest(t, length.String(), func(p *pair) {
+			l := p.newLoad(length)
+			l.requestThenDisconnect(2 * time.Minute)
+			l.requestFor("without Redis", 4*time.Minute)
+			p.r1.reconnect(p.Context())
+			b := p.budget(p.r1, "core")
+			failIf(p, b.Used > l.counted, "%+v: reported requests were counted again", b)
 		})
 	}
 }
@@ -211,23 +209,21 @@ func TestLimitErrorAppliesWithoutRedis(t *testing.T) {
 		"lost reply":      func(p *pair) { p.hook.changeNext(p.r1.scripts.roundTrip, loseReply) },
 		"lost connection": func(p *pair) { p.disconnect(p.r1) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			withTwoReplicas(t, func(p *pair) {
-				p.spend(p.r1, 1, 20, true)
-				p.heartbeat(p.r1)
-				p.r1.flushDelay = flushDelay
-				c := p.mustAdmit(p.r1, p.claim(1), "at the start")
-				lose(p)
-				err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(policy.LimitSecondary))
-				stopIf(p, err == nil, "no error")
-				d := p.decide(p.r1, p.claim(1))
-				failIf(p, d.Reason != limits.Cooldown, "got %+v; want a refusal because of the cool-down", d)
-				if p.r1.isLost() {
-					p.r1.reconnect(p.Context())
-				}
-				p.heartbeat(p.r1)
-				failIf(p, p.admit(p.r2, p.claim(1)), "another replica granted a claim after the outage")
-			})
+		subtest(t, name, func(p *pair) {
+			p.spend(p.r1, 1, 20, true)
+			p.heartbeat(p.r1)
+			p.r1.flushDelay = flushDelay
+			c := p.mustAdmit(p.r1, p.claim(1), "at the start")
+			lose(p)
+			err := p.r1.Settle(p.Context(), limits.Permit{Claim: c}, plain(policy.LimitSecondary))
+			stopIf(p, err == nil, "no error")
+			d := p.decide(p.r1, p.claim(1))
+			failIf(p, d.Reason != limits.Cooldown, "got %+v; want a refusal because of the cool-down", d)
+			if p.r1.isLost() {
+				p.r1.reconnect(p.Context())
+			}
+			p.heartbeat(p.r1)
+			failIf(p, p.admit(p.r2, p.claim(1)), "another replica granted a claim after the outage")
 		})
 	}
 }

@@ -188,6 +188,12 @@ func withTwoReplicas(t *testing.T, run func(p *pair)) {
 	})
 }
 
+// subtest calls withTwoReplicas in a subtest.
+func subtest(t *testing.T, name string, run func(p *pair)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { withTwoReplicas(t, run) })
+}
+
 func (p *pair) open(replica string, rules limits.Rules) *Ledger {
 	p.Helper()
 	client := p.client(p.T)
