@@ -75,6 +75,12 @@ func late(t *testing.T, test func(*world, *shown), options ...option) {
 	})
 }
 
+// lateIn calls late in a subtest.
+func lateIn(t *testing.T, name string, test func(*world, *shown), options ...option) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { late(t, test, options...) })
+}
+
 // wantRead reads a path and compares status, body and the end of Cache-Status.
 func (w *world) wantRead(path string, status int, body, cacheStatus string, fields ...string) got {
 	w.Helper()
@@ -95,22 +101,20 @@ var knownChanges = map[string]func(*world){
 func TestResponsesShortlyAfterAChangeAreRevalidated(t *testing.T) {
 	for cause, change := range knownChanges {
 		for status, old := range map[int]string{http.StatusOK: "old", http.StatusNotFound: "none"} {
-			t.Run(fmt.Sprint(cause, " ", status), func(t *testing.T) {
-				late(t, func(w *world, s *shown) {
-					pingAll(w.gateway)
-					s.show(status, old)
-					w.wantRead(issue7, status, old, "ttl=60")
-					change(w)
-					time.Sleep(200 * time.Millisecond)
-					w.wantRead(issue7, status, old, "stored; ttl=0; detail=suspect-"+cause)
-					time.Sleep(1800 * time.Millisecond)
-					s.show(http.StatusOK, "new")
-					w.wantRead(issue7, http.StatusOK, "new", "fwd-status=200; stored; ttl=60; detail=was-suspect-"+cause)
-					w.wantRead(issue7, http.StatusOK, "new", "hit; ttl=60")
-					time.Sleep(2 * time.Minute)
-					w.wantRead(issue7, http.StatusOK, "new", "detail=webhook")
-				}, func(c *Config) { c.WebhookFresh = maxFresh })
-			})
+			lateIn(t, fmt.Sprint(cause, " ", status), func(w *world, s *shown) {
+				pingAll(w.gateway)
+				s.show(status, old)
+				w.wantRead(issue7, status, old, "ttl=60")
+				change(w)
+				time.Sleep(200 * time.Millisecond)
+				w.wantRead(issue7, status, old, "stored; ttl=0; detail=suspect-"+cause)
+				time.Sleep(1800 * time.Millisecond)
+				s.show(http.StatusOK, "new")
+				w.wantRead(issue7, http.StatusOK, "new", "fwd-status=200; stored; ttl=60; detail=was-suspect-"+cause)
+				w.wantRead(issue7, http.StatusOK, "new", "hit; ttl=60")
+				time.Sleep(2 * time.Minute)
+				w.wantRead(issue7, http.StatusOK, "new", "detail=webhook")
+			}, func(c *Config) { c.WebhookFresh = maxFresh })
 		}
 	}
 }
@@ -142,21 +146,19 @@ func TestResponsesBeforeTheEndOfAnAsynchronousWriteAreRevalidated(t *testing.T) 
 		{http.MethodPost, "/repos/acme/widgets/dispatches", "/repos/acme/widgets/actions/runs", http.StatusNoContent},
 		{http.MethodPost, "/repos/acme/widgets/actions/runs/7/rerun", "/repos/acme/widgets/actions/runs/7", http.StatusCreated},
 	} {
-		t.Run(c.method+c.path, func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				s.show(http.StatusOK, "old")
-				s.write = c.status
-				w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
-				for range 3 {
-					time.Sleep(5 * time.Second)
-					w.wantRead(c.read, http.StatusOK, "old", "stored; ttl=0; detail=suspect-write")
-				}
-				s.show(http.StatusOK, "new")
-				w.wantRead(c.read, http.StatusOK, "new", "")
-				time.Sleep(time.Minute)
-				w.wantRead(c.read, http.StatusOK, "new", "")
-				w.wantRead(c.read, http.StatusOK, "new", "hit; ttl=60")
-			})
+		lateIn(t, c.method+c.path, func(w *world, s *shown) {
+			s.show(http.StatusOK, "old")
+			s.write = c.status
+			w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
+			for range 3 {
+				time.Sleep(5 * time.Second)
+				w.wantRead(c.read, http.StatusOK, "old", "stored; ttl=0; detail=suspect-write")
+			}
+			s.show(http.StatusOK, "new")
+			w.wantRead(c.read, http.StatusOK, "new", "")
+			time.Sleep(time.Minute)
+			w.wantRead(c.read, http.StatusOK, "new", "")
+			w.wantRead(c.read, http.StatusOK, "new", "hit; ttl=60")
 		})
 	}
 }
@@ -203,21 +205,19 @@ func TestOwnReadsNeverGoBackwards(t *testing.T) {
 		{"stored before", http.StatusOK, [2]string{}}, {"missing before", http.StatusNotFound, [2]string{}}, {"not stored before", 0, [2]string{monday, tuesday}},
 		{"missing before, but not stored", http.StatusNotFound, [2]string{"Cache-Control: no-cache"}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				old := max(c.known, http.StatusOK)
-				if s.show(old, "old", c.fields[0]); c.known != 0 {
-					w.get(issue7, lines(owner)...)
-				}
-				knownChanges["write"](w)
-				s.show(http.StatusOK, "new", c.fields[1])
-				w.wantRead(issue7, http.StatusOK, "new", "detail=suspect-write")
-				s.show(old, "old", c.fields[0])
-				w.wantRead(issue7, http.StatusOK, "new", "ttl=0; detail=suspect-lag")
-				w.wantRead(issue7, http.StatusOK, "new", "ttl=0; detail=suspect-lag", "Cache-Control: no-cache")
-				time.Sleep(3 * time.Second) // after the lag, the state may be old again
-				w.wantRead(issue7, old, "old", "")
-			})
+		lateIn(t, c.name, func(w *world, s *shown) {
+			old := max(c.known, http.StatusOK)
+			if s.show(old, "old", c.fields[0]); c.known != 0 {
+				w.get(issue7, lines(owner)...)
+			}
+			knownChanges["write"](w)
+			s.show(http.StatusOK, "new", c.fields[1])
+			w.wantRead(issue7, http.StatusOK, "new", "detail=suspect-write")
+			s.show(old, "old", c.fields[0])
+			w.wantRead(issue7, http.StatusOK, "new", "ttl=0; detail=suspect-lag")
+			w.wantRead(issue7, http.StatusOK, "new", "ttl=0; detail=suspect-lag", "Cache-Control: no-cache")
+			time.Sleep(3 * time.Second) // after the lag, the state may be old again
+			w.wantRead(issue7, old, "old", "")
 		})
 	}
 }
@@ -237,23 +237,21 @@ func TestEarlierStateIsAcceptedAfterTheLag(t *testing.T) {
 
 func TestErrorsAreNotRevalidated(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusGone} {
-		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				s.wrong304 = true
-				s.show(status, "none", "Last-Modified: Mon, 02 Nov 2026 10:00:00 GMT")
-				w.wantRead(issue7, status, "none", "stored; ttl=60")
-				s.show(http.StatusOK, "exists")
-				w.wantRead(issue7, status, "none", "hit; ttl=60")
-				w.wantRead(issue7, http.StatusOK, "exists", "fwd=request; fwd-status=200; stored; ttl=60", "Cache-Control: no-cache")
-				s.show(status, "none")
-				s.wrong304 = false
-				time.Sleep(time.Minute)
-				w.wantRead(issue7, status, "none", "")
-				s.show(http.StatusOK, "exists")
-				s.wrong304 = true
-				time.Sleep(time.Minute)
-				w.wantRead(issue7, http.StatusOK, "exists", "fwd=stale; fwd-status=200; stored; ttl=60")
-			})
+		lateIn(t, fmt.Sprint(status), func(w *world, s *shown) {
+			s.wrong304 = true
+			s.show(status, "none", "Last-Modified: Mon, 02 Nov 2026 10:00:00 GMT")
+			w.wantRead(issue7, status, "none", "stored; ttl=60")
+			s.show(http.StatusOK, "exists")
+			w.wantRead(issue7, status, "none", "hit; ttl=60")
+			w.wantRead(issue7, http.StatusOK, "exists", "fwd=request; fwd-status=200; stored; ttl=60", "Cache-Control: no-cache")
+			s.show(status, "none")
+			s.wrong304 = false
+			time.Sleep(time.Minute)
+			w.wantRead(issue7, status, "none", "")
+			s.show(http.StatusOK, "exists")
+			s.wrong304 = true
+			time.Sleep(time.Minute)
+			w.wantRead(issue7, http.StatusOK, "exists", "fwd=stale; fwd-status=200; stored; ttl=60")
 		})
 	}
 }
@@ -294,21 +292,18 @@ func TestPagesAreNotLost(t *testing.T) {
 		{"nested list", issuesOfWidgets, `{"items":` + pageOf(30) + `}`, "X: none", link(2), `rel="next"`},
 	} {
 		for name, change := range changes {
-			t.Run(c.name+"/"+name, func(t *testing.T) {
-				late(t, func(w *world, s *shown) {
-					for _, first := range []bool{true, false} { // the behavior of the upstream is unknown, and then known
-						s.show(http.StatusOK, c.body, c.before)
-						w.get(c.path, append(lines(owner), "Cache-Control: no-cache")...)
-						time.Sleep(2 * time.Second)
-						fields := change(w)
-						s.show(http.StatusOK, c.body, c.after)
-						r := w.get(c.path, append(lines(owner), fields...)...)
-						if got := r.Header.Get("Link"); !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
-							t.Errorf("first %t: got Link %q, want %q in %d %s", first, got, c.want, r.StatusCode, r.Header.Get("Cache-Status"))
-						}
-						time.Sleep(time.Minute)
-					}
-				})
+			lateIn(t, c.name+"/"+name, func(w *world, s *shown) {
+				for _, first := range []bool{true, false} { // the behavior of the upstream is unknown, and then known
+					s.show(http.StatusOK, c.body, c.before)
+					w.get(c.path, append(lines(owner), "Cache-Control: no-cache")...)
+					time.Sleep(2 * time.Second)
+					fields := change(w)
+					s.show(http.StatusOK, c.body, c.after)
+					r := w.get(c.path, append(lines(owner), fields...)...)
+					got := r.Header.Get("Link")
+					failIf(w, !strings.Contains(got, c.want) || (c.want == "") != (got == ""), "first %t: got Link %q, want %q in %d %s", first, got, c.want, r.StatusCode, r.Header.Get("Cache-Status"))
+					time.Sleep(time.Minute)
+				}
 			})
 		}
 	}
@@ -329,21 +324,19 @@ func TestPagesCostOneRequestForEachChange(t *testing.T) {
 		{"a later page, Link missing in a 304", pageOf(30), later, false, 11},
 		{"a later page, Link in a 304", pageOf(30), later, true, 1},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				s.fullFields = c.fullFields
-				s.show(http.StatusOK, c.body, c.link)
-				spent := 0
-				for range 11 {
-					w.get(issuesOfWidgets, lines(owner)...)
-					w.get(issuesOfWidgets, lines(owner)...)
-					time.Sleep(time.Minute)
-				}
-				for _, r := range w.recent() {
-					spent += r.Spent
-				}
-				w.want("spent", spent, c.want)
-			})
+		lateIn(t, c.name, func(w *world, s *shown) {
+			s.fullFields = c.fullFields
+			s.show(http.StatusOK, c.body, c.link)
+			spent := 0
+			for range 11 {
+				w.get(issuesOfWidgets, lines(owner)...)
+				w.get(issuesOfWidgets, lines(owner)...)
+				time.Sleep(time.Minute)
+			}
+			for _, r := range w.recent() {
+				spent += r.Spent
+			}
+			w.want("spent", spent, c.want)
 		})
 	}
 }
@@ -370,29 +363,27 @@ func TestFailedWritesMakeTheirObjectStale(t *testing.T) {
 		{http.MethodPost, "/repos/acme/widgets/labels", "/repos/acme/widgets/labels", []int{422}},
 	} {
 		for _, status := range c.statuses {
-			t.Run(fmt.Sprint(c.method, c.path, " ", status), func(t *testing.T) {
-				late(t, func(w *world, s *shown) {
-					s.show(http.StatusOK, "old")
-					w.wantRead(c.read, http.StatusOK, "old", "")
-					w.wantRead(other, http.StatusOK, "old", "")
-					stranger := w.get(c.read, bearer("stranger"))
-					w.want("status", stranger.StatusCode, http.StatusOK)
-					s.write = status
-					w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
-					before := w.upstreamSaw()
-					s.show(http.StatusOK, "new")
-					w.wantRead(c.read, http.StatusOK, "new", "")
-					w.wantRead(other, http.StatusOK, "old", "hit; ttl=60")
-					w.want("stranger's response", w.get(c.read, bearer("stranger")).body, "old")
-					settled := "hit; ttl=60"
-					if w.wantRead(c.read, http.StatusOK, "new", ""); status == http.StatusUnprocessableEntity || status == http.StatusForbidden {
-						w.want("revalidations", w.upstreamSaw()-before, 1)
-						settled = "hit; ttl=57"
-					}
-					time.Sleep(3 * time.Second)
-					w.wantRead(c.read, http.StatusOK, "new", "")
-					w.wantRead(c.read, http.StatusOK, "new", settled)
-				})
+			lateIn(t, fmt.Sprint(c.method, c.path, " ", status), func(w *world, s *shown) {
+				s.show(http.StatusOK, "old")
+				w.wantRead(c.read, http.StatusOK, "old", "")
+				w.wantRead(other, http.StatusOK, "old", "")
+				stranger := w.get(c.read, bearer("stranger"))
+				w.want("status", stranger.StatusCode, http.StatusOK)
+				s.write = status
+				w.do(c.method, c.path, strings.NewReader("{}"), lines(owner)...)
+				before := w.upstreamSaw()
+				s.show(http.StatusOK, "new")
+				w.wantRead(c.read, http.StatusOK, "new", "")
+				w.wantRead(other, http.StatusOK, "old", "hit; ttl=60")
+				w.want("stranger's response", w.get(c.read, bearer("stranger")).body, "old")
+				settled := "hit; ttl=60"
+				if w.wantRead(c.read, http.StatusOK, "new", ""); status == http.StatusUnprocessableEntity || status == http.StatusForbidden {
+					w.want("revalidations", w.upstreamSaw()-before, 1)
+					settled = "hit; ttl=57"
+				}
+				time.Sleep(3 * time.Second)
+				w.wantRead(c.read, http.StatusOK, "new", "")
+				w.wantRead(c.read, http.StatusOK, "new", settled)
 			})
 		}
 	}
@@ -417,48 +408,44 @@ func TestFailedMutationsMakeTheirObjectStale(t *testing.T) {
 		{"too fast", named, `{"data":{"a":null},"errors":[{"type":"UNPROCESSABLE","path":["a"],"message":"was submitted too quickly"}]}`, false, false},
 		{"invalid", named, failed("ARGUMENT"), false, false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				s.wrote = c.answer
-				s.show(http.StatusOK, `{"data":{"n":1}}`)
-				read := func(token string) [3]bool {
-					return [3]bool{
-						len(w.hits(token, issue7)) == 0, len(w.hits(token, "/repos/other/widgets/issues/7")) == 0,
-						!strings.HasPrefix(w.ask(listIssues("widgets"), token).Header.Get("Cache-Status"), "weir; hit"),
-					}
+		lateIn(t, c.name, func(w *world, s *shown) {
+			s.wrote = c.answer
+			s.show(http.StatusOK, `{"data":{"n":1}}`)
+			read := func(token string) [3]bool {
+				return [3]bool{
+					len(w.hits(token, issue7)) == 0, len(w.hits(token, "/repos/other/widgets/issues/7")) == 0,
+					!strings.HasPrefix(w.ask(listIssues("widgets"), token).Header.Get("Cache-Status"), "weir; hit"),
 				}
-				for _, token := range []string{lines(owner)[0], reader} {
-					read(token)
-					w.want("stored", read(token), [3]bool{})
-				}
-				w.ask(mutation(c.arguments), lines(owner)...)
-				w.want("responses to another client are stale", read(reader), [3]bool{})
-				byNode := c.rest && c.arguments == node
-				w.want("responses to the client are stale", read(lines(owner)[0]), [3]bool{c.rest, byNode, c.query})
-			}, storingLists())
-		})
+			}
+			for _, token := range []string{lines(owner)[0], reader} {
+				read(token)
+				w.want("stored", read(token), [3]bool{})
+			}
+			w.ask(mutation(c.arguments), lines(owner)...)
+			w.want("responses to another client are stale", read(reader), [3]bool{})
+			byNode := c.rest && c.arguments == node
+			w.want("responses to the client are stale", read(lines(owner)[0]), [3]bool{c.rest, byNode, c.query})
+		}, storingLists())
 	}
 }
 
 // The client of a failed write reads the object again, with REST or with GraphQL.
 func TestFailedWritesMakeQueriesOfTheirClientStale(t *testing.T) {
 	for status, stale := range map[int]bool{409: true, 412: true, 404: true, 403: false, 422: false, 400: false} {
-		t.Run(strconv.Itoa(status), func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				s.show(http.StatusOK, `{"data":{"n":1}}`)
-				s.write = status
-				isHit := func(token string) bool {
-					return strings.HasPrefix(w.ask(listIssues("widgets"), token).Header.Get("Cache-Status"), "weir; hit")
-				}
-				for _, token := range []string{lines(owner)[0], reader} {
-					isHit(token)
-					w.want("stored", isHit(token), true)
-				}
-				w.do(http.MethodPatch, issue7, strings.NewReader("{}"), lines(owner)...)
-				w.want("query of another client", isHit(reader), true)
-				w.want("query of the client", isHit(lines(owner)[0]), !stale)
-			}, storingLists())
-		})
+		lateIn(t, strconv.Itoa(status), func(w *world, s *shown) {
+			s.show(http.StatusOK, `{"data":{"n":1}}`)
+			s.write = status
+			isHit := func(token string) bool {
+				return strings.HasPrefix(w.ask(listIssues("widgets"), token).Header.Get("Cache-Status"), "weir; hit")
+			}
+			for _, token := range []string{lines(owner)[0], reader} {
+				isHit(token)
+				w.want("stored", isHit(token), true)
+			}
+			w.do(http.MethodPatch, issue7, strings.NewReader("{}"), lines(owner)...)
+			w.want("query of another client", isHit(reader), true)
+			w.want("query of the client", isHit(lines(owner)[0]), !stale)
+		}, storingLists())
 	}
 }
 
@@ -478,19 +465,17 @@ func TestDeniedWritesMakeObjectsInsideTheirObjectStale(t *testing.T) {
 		{pull, pull + "/files", 404, true},
 		{pull, issue7, 404, false},
 	} {
-		t.Run(fmt.Sprint(c.status, c.path), func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				s.show(http.StatusOK, "old")
-				s.write = c.status
-				for _, token := range []string{lines(owner)[0], reader} {
-					w.get(c.read, token)
-				}
-				w.do(http.MethodPatch, c.path, strings.NewReader("{}"), lines(owner)...)
-				s.show(http.StatusNotFound, "none")
-				again := "Cache-Control: max-stale=600"
-				w.want("body of another client", w.get(c.read, reader, again).body, "old")
-				w.want("stored response is used", w.get(c.read, lines(owner)[0], again).body == "old", !c.stale)
-			})
+		lateIn(t, fmt.Sprint(c.status, c.path), func(w *world, s *shown) {
+			s.show(http.StatusOK, "old")
+			s.write = c.status
+			for _, token := range []string{lines(owner)[0], reader} {
+				w.get(c.read, token)
+			}
+			w.do(http.MethodPatch, c.path, strings.NewReader("{}"), lines(owner)...)
+			s.show(http.StatusNotFound, "none")
+			again := "Cache-Control: max-stale=600"
+			w.want("body of another client", w.get(c.read, reader, again).body, "old")
+			w.want("stored response is used", w.get(c.read, lines(owner)[0], again).body == "old", !c.stale)
 		})
 	}
 }
@@ -513,20 +498,18 @@ func TestWritesThatEndAccessMakeResponsesStale(t *testing.T) {
 		{"/repos/acme/widgets/labels/bug", "/repos/acme/widgets/contents/a", false},
 		{"/installation/token", contents, false},
 	} {
-		t.Run(c.path+" "+c.read, func(t *testing.T) {
-			late(t, func(w *world, s *shown) {
-				s.write = http.StatusNoContent
-				paths := []string{c.read, "/repos/other/widgets/contents/a"}
-				for _, token := range []string{lines(owner)[0], reader} {
-					w.hits(token, paths...)
-					w.want("stored", len(w.hits(token, paths...)), len(paths))
-				}
-				w.do(http.MethodDelete, c.path, nil, lines(owner)...)
-				own := c.path == "/installation/token"
-				w.want("hit of the other client", len(w.hits(reader, c.read)), hitsIf(!c.stale))
-				w.want("hit about another object", len(w.hits(reader, paths[1])), 1)
-				w.want("hits of the client", len(w.hits(lines(owner)[0], paths...)), hitsIf(!own)+hitsIf(!own && !c.stale))
-			})
+		lateIn(t, c.path+" "+c.read, func(w *world, s *shown) {
+			s.write = http.StatusNoContent
+			paths := []string{c.read, "/repos/other/widgets/contents/a"}
+			for _, token := range []string{lines(owner)[0], reader} {
+				w.hits(token, paths...)
+				w.want("stored", len(w.hits(token, paths...)), len(paths))
+			}
+			w.do(http.MethodDelete, c.path, nil, lines(owner)...)
+			own := c.path == "/installation/token"
+			w.want("hit of the other client", len(w.hits(reader, c.read)), hitsIf(!c.stale))
+			w.want("hit about another object", len(w.hits(reader, paths[1])), 1)
+			w.want("hits of the client", len(w.hits(lines(owner)[0], paths...)), hitsIf(!own)+hitsIf(!own && !c.stale))
 		})
 	}
 }
