@@ -48,33 +48,6 @@ func TestCoalescedCallIsSharedOnlyByIdenticalRequests(t *testing.T) {
 	}
 }
 
-// Responses that cannot be shared must not serialize their clients. Each client waits for at most one other request.
-func TestUnsharableResponsesDoNotSerializeClients(t *testing.T) {
-	for name, fields := range map[string][]string{
-		"no-store": lines("Cache-Control: no-store"),
-		"private":  lines("Cache-Control: private, max-age=60"),
-		"cookie":   lines("Set-Cookie: a=b", fresh),
-	} {
-		setup(delayed(func(w http.ResponseWriter, _ *http.Request) {
-			setFields(w, append(rates(5000, 1, time.Hour), fields...)...)
-		})).sub(t, name, func(w *world) {
-			w.get("/emojis") // the first response reports the limit, so concurrent requests are allowed afterwards
-			var clients sync.WaitGroup
-			for range 60 {
-				time.Sleep(170 * time.Millisecond)
-				clients.Go(func() {
-					start := time.Now()
-					w.want("status", w.get(watchers).StatusCode, 200)
-					took := time.Since(start)
-					failIf(w, took > 2*time.Second, "got the response after %v", took)
-				})
-			}
-			clients.Wait()
-			w.want("requests upstream", w.upstreamSaw(), 61)
-		})
-	}
-}
-
 // A replica renews its fetch lease during a request that takes longer than the lease of 3 s.
 func TestLongRequestsAreCoalescedAcrossReplicas(t *testing.T) {
 	setup(func(w http.ResponseWriter, r *http.Request) {

@@ -50,9 +50,7 @@ func TestIdenticalRequestsAreCoalesced(t *testing.T) {
 	setup(slowly("all")).run(t, func(w *world) {
 		collapsed := 0
 		for _, r := range w.concurrently(1000, watchers) {
-			if r.body != "all" || r.StatusCode != http.StatusOK {
-				w.Fatalf("got %v: %q, want 200 with the body all", r.Status, r.body)
-			}
+			stopIf(w, r.body != "all" || r.StatusCode != http.StatusOK, "got %v: %q, want 200 with the body all", r.Status, r.body)
 			if r.Header.Get("Cache-Status") == "weir; fwd=uri-miss; collapsed; ttl=59" {
 				collapsed++
 			}
@@ -74,22 +72,6 @@ func TestCallsThatFollowEachOtherShareAResponse(t *testing.T) {
 			}
 		}
 		w.want("requests upstream", w.upstreamSaw(), rounds)
-	})
-}
-
-// Requests of different security classes or for different representations do not share a call.
-func TestDifferentQuestionsAreNotCoalesced(t *testing.T) {
-	setup(func(w http.ResponseWriter, r *http.Request) {
-		slowly(r.Header.Get("Authorization")+r.Header.Get("Accept"))(w, r)
-	}).run(t, func(w *world) {
-		var clients sync.WaitGroup
-		for range 5 {
-			for _, c := range [][2]string{{"a", "*/*"}, {"b", "*/*"}, {"c", "*/*"}, {"a", "text/plain"}} {
-				clients.Go(func() { w.want("body", w.get(watchers, "Authorization: "+c[0], "Accept: "+c[1]).body, c[0]+c[1]) })
-			}
-		}
-		clients.Wait()
-		w.want("requests upstream", w.upstreamSaw(), 4)
 	})
 }
 
@@ -177,9 +159,7 @@ func TestSlowLeaderDoesNotDelayFollowers(t *testing.T) {
 		}
 		w.want("hit", w.get(watchers).Header.Get("Cache-Status")[:9], "weir; hit")
 		r, err := http.ReadResponse(bufio.NewReader(slow), nil)
-		if err != nil {
-			w.Fatal(err)
-		}
+		noError(w, err)
 		body, err := io.ReadAll(r.Body)
 		w.want("length for the slow client", len(body), 1<<20)
 		w.want("error", err, nil)
@@ -195,6 +175,7 @@ func TestFollowersOfUnsharableResponsesSendConcurrently(t *testing.T) {
 		status int
 	}{
 		"no-store":                      {fields: lines("Cache-Control: no-store")},
+		"private, without a credential": {fields: lines("Cache-Control: private, max-age=60")},
 		"no-cache (RFC 9111 5.2.2.4)":   {fields: lines("Cache-Control: no-cache, max-age=60", `Etag: "one"`)},
 		"stale on arrival (RFC 9111 4)": {fields: lines("Cache-Control: max-age=0", `Etag: "one"`)},
 		"cookie":                        {fields: lines("Set-Cookie: a=b")},
@@ -340,9 +321,7 @@ func TestNoCacheRequestsShareOnlyLaterCalls(t *testing.T) {
 
 func TestNoCoalesceSendsEachRequest(t *testing.T) {
 	catalogue, err := policy.Embedded().WithCacheRules(map[string]policy.CacheOverride{"watching/list-subscribers": {Coalesce: false}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	setup(slowly("all"), func(c *Config) { c.Catalogue = catalogue }).run(t, func(w *world) {
 		w.concurrently(3, watchers)
 		w.want("requests upstream", w.upstreamSaw(), 3)
