@@ -515,9 +515,7 @@ func TestUnfinishedStateIsRevalidatedSoon(t *testing.T) {
 // An upstream that permits stale use during revalidation does not prolong a lifetime that the gateway has shortened.
 func TestShortenedLifetimesEndDuringRevalidation(t *testing.T) {
 	catalogue, err := policy.CatalogueOf("github").WithCacheRules(map[string]policy.CacheOverride{"issues/list-for-repo": {MaxTTL: 5 * time.Second}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	for path, body := range map[string]string{issuesOfWidgets: "[]", "/repos/acme/widgets/pulls/7": `{"mergeable":null}`, "/repos/acme/widgets/actions/runs/7": `{"status":"queued"}`} {
 		upstream := replies(body, "Cache-Control: private, max-age=60, stale-while-revalidate=600")
 		setup(upstream, wholeAPI(t, unchanged), func(c *Config) { c.Catalogue = catalogue }).sub(t, path, func(w *world) {
@@ -530,9 +528,7 @@ func TestShortenedLifetimesEndDuringRevalidation(t *testing.T) {
 
 func TestLongestLifetimeOfAnOperation(t *testing.T) {
 	catalogue, err := policy.CatalogueOf("github").WithCacheRules(map[string]policy.CacheOverride{"issues/list-for-repo": {MaxTTL: 5 * time.Second, Coalesce: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		w := newEventWorld(t, &versions{}, func(c *Config) { c.Catalogue = catalogue })
 		pingAll(w.gateway)

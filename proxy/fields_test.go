@@ -94,9 +94,8 @@ func TestSentFieldsDoNotRetainBodies(t *testing.T) {
 				response := headerOnly{http.Header{}}
 				w.gateway.ServeHTTP(response, newGet(path, c.field))
 				keep(response.header)
-				if got := response.header.Get("Cache-Status"); !strings.HasPrefix(got, c.want) {
-					t.Errorf("Cache-Status after %q: got %q, want %q", c.field, got, c.want)
-				}
+				got := response.header.Get("Cache-Status")
+				failIf(t, !strings.HasPrefix(got, c.want), "Cache-Status after %q: got %q, want %q", c.field, got, c.want)
 			}
 			dropped := w.gateway.Cache.PurgeHard(t.Context(), tag)
 			failIf(t, dropped != 1, "dropped %d entries, want 1", dropped)

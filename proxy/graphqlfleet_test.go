@@ -196,9 +196,8 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 	const agents, changesByUsers, changesByAgents = 20, 40, 20 // changes per hour
 	dialect, err := policy.LoadDialect("service")
 	noError(f, err)
-	if f.service, err = service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect}); err != nil {
-		f.Fatal(err)
-	}
+	f.service, err = service.New(service.Config{Limits: policy.DefaultLimits(), Seed: 1, Dialect: dialect})
+	noError(f, err)
 	defer f.service.Close()
 	f.queries, f.answers, f.made, f.own, f.delivered = map[string]map[string]string{}, map[string][]answerSince{}, map[string]int{}, map[string]int{}, map[string]int{}
 	tokens := []string{"tok-owner", "tok-member"}
@@ -257,9 +256,8 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 		changes(changesByUsers, 1, func(random *rand.Rand, repo int) int {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			if w, _ := f.serve("tok-owner-2", f.change(random, repo)); strings.Contains(w.Body.String(), `"errors"`) {
-				f.Errorf("change: %s", w.Body)
-			}
+			w, _ := f.serve("tok-owner-2", f.change(random, repo))
+			failIf(f, strings.Contains(w.Body.String(), `"errors"`), "change: %s", w.Body)
 			f.version++
 			f.snapshot()
 			return f.version
@@ -268,9 +266,8 @@ func (f *ghFleet) run(duration time.Duration, gh bool) int {
 	running.Go(func() {
 		changes(changesByAgents, 2, func(random *rand.Rand, repo int) int {
 			token := tokens[random.IntN(len(tokens))]
-			if w := post(replicas[random.IntN(len(replicas))], token, f.change(random, repo)); w.Code != http.StatusOK || strings.Contains(w.Body.String(), `"errors"`) {
-				f.Errorf("change: %d %s", w.Code, w.Body)
-			}
+			w := post(replicas[random.IntN(len(replicas))], token, f.change(random, repo))
+			failIf(f, w.Code != http.StatusOK || strings.Contains(w.Body.String(), `"errors"`), "change: %d %s", w.Code, w.Body)
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.own[token] = f.made[token]

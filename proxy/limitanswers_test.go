@@ -286,9 +286,8 @@ func TestLimitAnswersAreRecognized(t *testing.T) {
 				}
 				w.want(kind+": requests upstream", w.upstreamSaw(), before)
 				exhausted := slices.Contains(c.answer.fields, "X-RateLimit-Remaining: 0") && ofGraphQL == graphQL
-				if got := r.Header.Get("Cache-Status"); got != "weir; detail="+detail && (!exhausted || got != "weir; detail=primary") {
-					w.Errorf("%s: Cache-Status %s, want detail=%s", kind, got, detail)
-				}
+				got := r.Header.Get("Cache-Status")
+				failIf(w, got != "weir; detail="+detail && (!exhausted || got != "weir; detail=primary"), "%s: Cache-Status %s, want detail=%s", kind, got, detail)
 				seconds, _ := strconv.Atoi(r.Header.Get("Retry-After"))
 				wait := time.Duration(seconds) * time.Second
 				failIf(w, c.wait != 0 && (wait < c.wait || wait > c.wait+3*time.Second), "%s: Retry-After %v, want about %v", kind, wait, c.wait)

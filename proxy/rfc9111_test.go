@@ -176,9 +176,8 @@ func (w *world) wantFields(name string, h http.Header, fields ...string) {
 	w.Helper()
 	for _, f := range fields {
 		field, want, _ := strings.Cut(f, ": ")
-		if got := strings.Join(h.Values(field), ", "); !matches(got, want) {
-			w.Errorf("%s: %s: got %q, want %q", name, field, got, want)
-		}
+		got := strings.Join(h.Values(field), ", ")
+		failIf(w, !matches(got, want), "%s: %s: got %q, want %q", name, field, got, want)
 	}
 }
 

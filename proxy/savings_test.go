@@ -175,9 +175,8 @@ func (s *simulation) check(target string, w *httptest.ResponseRecorder, minVersi
 	case w.Code >= http.StatusBadRequest:
 		s.Errorf("%s: got the error %d, %s", target, w.Code, w.Header().Get("Cache-Status"))
 	case w.Code == http.StatusOK && strings.Contains(target, "/stats/"):
-		if version, err := strconv.Atoi(w.Body.String()); err != nil || version < minVersion {
-			s.Errorf("%s: statistics of push %s, want push %d or later: %s", target, w.Body, minVersion, w.Header().Get("Cache-Status"))
-		}
+		version, err := strconv.Atoi(w.Body.String())
+		failIf(s, err != nil || version < minVersion, "%s: statistics of push %s, want push %d or later: %s", target, w.Body, minVersion, w.Header().Get("Cache-Status"))
 	}
 }
 

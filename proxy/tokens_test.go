@@ -135,9 +135,7 @@ func TestRefusedTokensLeaveNoAccounts(t *testing.T) {
 		}
 		w.get(tagList, bearer("good"))
 		list := w.accounts(1000)
-		if len(list) != 1 || !strings.Contains(list[0].Name, "good") {
-			w.Fatalf("%d accounts; want only the accepted one", len(list))
-		}
+		stopIf(w, len(list) != 1 || !strings.Contains(list[0].Name, "good"), "%d accounts; want only the accepted one", len(list))
 		w.want("kind", list[0].Kind, policy.User)
 	})
 }

@@ -332,9 +332,7 @@ func (w *world) upstreamSaw() int { return len(w.seen.all()) }
 
 func (w *world) want(name string, got, want any) {
 	w.Helper()
-	if got != want {
-		w.Errorf("%s: got %v, want %v", name, got, want)
-	}
+	failIf(w, got != want, "%s: got %v, want %v", name, got, want)
 }
 
 // limitKind returns the kind of the limit error that a client recognizes in a response.
