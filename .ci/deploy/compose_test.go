@@ -40,13 +40,9 @@ func mounted(t *testing.T, s types.ServiceConfig, path string) string {
 	t.Helper()
 	for _, v := range s.Volumes {
 		if v.Target == path {
-			if !v.ReadOnly {
-				t.Errorf("service %s: the mount %s is not read-only", s.Name, path)
-			}
+			failIf(t, !v.ReadOnly, "service %s: the mount %s is not read-only", s.Name, path)
 			b, err := os.ReadFile(v.Source)
-			if err != nil {
-				t.Fatalf("service %s: %v", s.Name, err)
-			}
+			stopIf(t, err != nil, "service %s: %v", s.Name, err)
 			return string(b)
 		}
 	}
@@ -57,28 +53,21 @@ func mounted(t *testing.T, s types.ServiceConfig, path string) string {
 func TestComposePinsImagesAndPublishesOnLoopbackOnly(t *testing.T) {
 	p := composeProject(t)
 	for name, s := range p.Services {
-		if strings.HasSuffix(s.Image, ":latest") || !strings.Contains(s.Image, ":") {
-			t.Errorf("service %s: image %q has no version", name, s.Image)
-		}
+		failIf(t, strings.HasSuffix(s.Image, ":latest") || !strings.Contains(s.Image, ":"), "service %s: image %q has no version", name, s.Image)
 		for _, v := range s.Volumes {
 			if v.Type == "bind" {
 				mounted(t, s, v.Target)
 			}
 		}
 		for _, port := range s.Ports {
-			if port.HostIP != "127.0.0.1" {
-				t.Errorf("service %s: port %s is published on %q, want 127.0.0.1", name, port.Published, port.HostIP)
-			}
+			failIf(t, port.HostIP != "127.0.0.1", "service %s: port %s is published on %q, want 127.0.0.1", name, port.Published, port.HostIP)
 		}
 		for dependency := range s.DependsOn {
-			if p.Services[dependency].HealthCheck == nil {
-				t.Errorf("service %s depends on the health of %s, which has no health check", name, dependency)
-			}
+			failIf(t, p.Services[dependency].HealthCheck == nil, "service %s depends on the health of %s, which has no health check", name, dependency)
 		}
 	}
-	if got, want := strings.Join(slices.Sorted(maps.Keys(p.Services)), " "), "collector grafana jaeger prometheus redis service weir"; got != want {
-		t.Errorf("services %s, want %s", got, want)
-	}
+	got, want := strings.Join(slices.Sorted(maps.Keys(p.Services)), " "), "collector grafana jaeger prometheus redis service weir"
+	failIf(t, got != want, "services %s, want %s", got, want)
 	if s := p.Services["weir"]; s.ReadOnly {
 		t.Error("weir is read-only, but docker cannot mount secrets from the environment in a read-only container")
 	}
@@ -88,9 +77,8 @@ func TestComposeConfigurationStartsGateway(t *testing.T) {
 	p := composeProject(t)
 	s := p.Services["weir"]
 	for name, secret := range p.Secrets {
-		if _, known := composeSecrets()[name]; !known || secret.Environment == "" {
-			t.Errorf("secret %s is unknown or does not come from the environment: %+v", name, secret)
-		}
+		_, known := composeSecrets()[name]
+		failIf(t, !known || secret.Environment == "", "secret %s is unknown or does not come from the environment: %+v", name, secret)
 	}
 	var env []string
 	for name, value := range s.Environment {
@@ -105,9 +93,8 @@ func TestComposeConfigurationStartsGateway(t *testing.T) {
 	}
 	upstream := *s.Environment["UPSTREAM_URL"]
 	service := p.Services["service"].Command
-	if _, port, _ := net.SplitHostPort(strings.TrimPrefix(upstream, "http://")); upstream != "http://service:"+port || service[len(service)-1] != ":"+port {
-		t.Errorf("the upstream is %s, but the service runs %v", upstream, service)
-	}
+	_, port, _ := net.SplitHostPort(strings.TrimPrefix(upstream, "http://"))
+	failIf(t, upstream != "http://service:"+port || service[len(service)-1] != ":"+port, "the upstream is %s, but the service runs %v", upstream, service)
 	r := startGateway(t, mounted(t, s, "/etc/weir/weir.yaml"), "/run/secrets", composeSecrets(), env...)
 	r.checkAdmin("weir:9090")
 	r.want(http.StatusForbidden, "", r.admin+"/metrics", "Host: elsewhere:9090", "Authorization: Bearer "+adminToken)
@@ -134,9 +121,7 @@ func TestComposePrometheusScrapesWeirWithToken(t *testing.T) {
 		writeFile(t, folder, name, content)
 	}
 	runTool(t, "promtool", "check", "config", folder+"/prometheus.yml")
-	if !slices.ContainsFunc(s.Secrets, func(c types.ServiceSecretConfig) bool { return c.Source == "admin" }) {
-		t.Error("service prometheus does not get the secret admin")
-	}
+	failIf(t, !slices.ContainsFunc(s.Secrets, func(c types.ServiceSecretConfig) bool { return c.Source == "admin" }), "service prometheus does not get the secret admin")
 	var file struct {
 		Global  map[string]string `yaml:"global"`
 		Rules   []string          `yaml:"rule_files"`
@@ -149,9 +134,8 @@ func TestComposePrometheusScrapesWeirWithToken(t *testing.T) {
 		} `yaml:"scrape_configs"`
 	}
 	decodeYAML(t, "deploy/compose/prometheus.yml", &file)
-	if got := file.Scrapes[0].Static[0].Targets[0]; got != "weir:9090" || file.Scrapes[0].Authorization["credentials_file"] != "/run/secrets/admin" {
-		t.Errorf("prometheus.yml does not scrape weir:9090 with the token: %+v", file)
-	}
+	got := file.Scrapes[0].Static[0].Targets[0]
+	failIf(t, got != "weir:9090" || file.Scrapes[0].Authorization["credentials_file"] != "/run/secrets/admin", "prometheus.yml does not scrape weir:9090 with the token: %+v", file)
 }
 
 func TestComposeCollectorForwardsTracesToAService(t *testing.T) {
@@ -171,24 +155,19 @@ func TestComposeCollectorForwardsTracesToAService(t *testing.T) {
 	}
 	decodeYAML(t, "deploy/compose/collector.yaml", &c)
 	to := *p.Services["weir"].Environment["OTEL_EXPORTER_OTLP_ENDPOINT"]
-	if _, port, _ := net.SplitHostPort(c.Receivers["otlp"].Protocols["http"].Endpoint); to != "http://collector:"+port {
-		t.Errorf("Weir sends to %s, the collector listens on %s", to, port)
-	}
+	_, port, _ := net.SplitHostPort(c.Receivers["otlp"].Protocols["http"].Endpoint)
+	failIf(t, to != "http://collector:"+port, "Weir sends to %s, the collector listens on %s", to, port)
 	traces := c.Service.Pipelines["traces"]
 	for _, name := range traces.Processors {
-		if _, ok := c.Processors[name]; !ok {
-			t.Errorf("the processor %s is not defined", name)
-		}
+		_, ok := c.Processors[name]
+		failIf(t, !ok, "the processor %s is not defined", name)
 	}
 	for _, name := range traces.Exporters {
 		host, _, _ := net.SplitHostPort(c.Exporters[name].Endpoint)
-		if _, ok := p.Services[host]; !ok {
-			t.Errorf("the exporter %s sends to %q, which is not a service", name, host)
-		}
+		_, ok := p.Services[host]
+		failIf(t, !ok, "the exporter %s sends to %q, which is not a service", name, host)
 	}
-	if len(traces.Receivers) != 1 || len(traces.Exporters) == 0 {
-		t.Errorf("want one receiver and an exporter for traces, got %+v", traces)
-	}
+	failIf(t, len(traces.Receivers) != 1 || len(traces.Exporters) == 0, "want one receiver and an exporter for traces, got %+v", traces)
 }
 
 func TestComposeGrafanaDataSourcesAreServices(t *testing.T) {
@@ -197,9 +176,8 @@ func TestComposeGrafanaDataSourcesAreServices(t *testing.T) {
 	mounted(t, s, "/etc/grafana/provisioning/dashboards/weir.yaml")
 	mounted(t, s, "/var/lib/grafana/dashboards/weir.json")
 	for _, path := range []string{"deploy/grafana/provisioning/datasources/prometheus.yaml", "deploy/compose/jaeger.yaml"} {
-		if got := mounted(t, s, "/etc/grafana/provisioning/datasources/"+filepath.Base(path)); got != readFile(t, path) {
-			t.Errorf("service grafana does not mount %s", path)
-		}
+		got := mounted(t, s, "/etc/grafana/provisioning/datasources/"+filepath.Base(path))
+		failIf(t, got != readFile(t, path), "service grafana does not mount %s", path)
 		var file struct {
 			APIVersion  int `yaml:"apiVersion"`
 			Datasources []struct {
@@ -210,9 +188,8 @@ func TestComposeGrafanaDataSourcesAreServices(t *testing.T) {
 		decodeYAML(t, path, &file)
 		for _, source := range file.Datasources {
 			host, _, _ := net.SplitHostPort(strings.TrimPrefix(source.URL, "http://"))
-			if _, ok := p.Services[host]; !ok {
-				t.Errorf("%s: data source %s: %q is not a service", path, source.Name, host)
-			}
+			_, ok := p.Services[host]
+			failIf(t, !ok, "%s: data source %s: %q is not a service", path, source.Name, host)
 		}
 	}
 }

@@ -35,6 +35,22 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// failIf fails the test if a condition holds.
+func failIf(t testing.TB, failed bool, format string, args ...any) {
+	if failed {
+		t.Helper()
+		t.Errorf(format, args...)
+	}
+}
+
+// stopIf ends the test if a condition holds.
+func stopIf(t testing.TB, failed bool, format string, args ...any) {
+	if failed {
+		t.Helper()
+		t.Fatalf(format, args...)
+	}
+}
+
 // readFile returns the content of a file of the checkout.
 func readFile(t *testing.T, path string) string {
 	t.Helper()
@@ -64,9 +80,8 @@ func runTool(t *testing.T, name string, args ...string) string {
 	var out, problems bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Stdout, cmd.Stderr = &out, &problems
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s %v: %v\n%s%s", name, args, err, out.String(), problems.String())
-	}
+	err := cmd.Run()
+	stopIf(t, err != nil, "%s %v: %v\n%s%s", name, args, err, out.String(), problems.String())
 	return out.String()
 }
 
@@ -103,16 +118,13 @@ func startGateway(t *testing.T, config, secretsFolder string, secrets map[string
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(os.Interrupt)
 		_, _ = io.Copy(io.Discard, log)
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("weir: %v", err)
-		}
+		err := cmd.Wait()
+		failIf(t, err != nil, "weir: %v", err)
 	})
 	lines := bufio.NewScanner(log)
 	var output strings.Builder
 	for g.url == "" || g.admin == "" {
-		if !lines.Scan() {
-			t.Fatalf("the gateway does not start:\n%s\n%s", output.String(), config)
-		}
+		stopIf(t, !lines.Scan(), "the gateway does not start:\n%s\n%s", output.String(), config)
 		output.WriteString(lines.Text() + "\n")
 		if m := regexp.MustCompile(`msg="(gateway|admin listener) started" address=(\S+)`).FindStringSubmatch(lines.Text()); m != nil && m[1] == "gateway" {
 			g.url = "http://" + m[2]
@@ -146,9 +158,8 @@ func (g *gateway) get(url string, fields ...string) (int, string) {
 // want sends a GET request, and compares the status and a part of the body.
 func (g *gateway) want(status int, part, url string, fields ...string) {
 	g.Helper()
-	if got, body := g.get(url, fields...); got != status || !strings.Contains(body, part) {
-		g.Errorf("%s %q: got status %d, want %d and %q in: %.300s", url, fields, got, status, part, body)
-	}
+	got, body := g.get(url, fields...)
+	failIf(g, got != status || !strings.Contains(body, part), "%s %q: got status %d, want %d and %q in: %.300s", url, fields, got, status, part, body)
 }
 
 // checkAdmin checks the responses of the admin listener to probes and to Prometheus.
@@ -196,9 +207,7 @@ func freeAddress(t *testing.T) string {
 func eventually(t *testing.T, condition string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("condition not reached within a minute: %s", condition)
-		}
+		stopIf(t, time.Now().After(end), "condition not reached within a minute: %s", condition)
 	}
 }
 
@@ -207,7 +216,6 @@ func decodeYAML(t *testing.T, path string, v any) {
 	t.Helper()
 	d := yaml.NewDecoder(strings.NewReader(readFile(t, path)))
 	d.KnownFields(true)
-	if err := d.Decode(v); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
+	err := d.Decode(v)
+	stopIf(t, err != nil, "%s: %v", path, err)
 }

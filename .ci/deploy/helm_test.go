@@ -107,9 +107,7 @@ func TestChartRendersOptionalObjects(t *testing.T) {
 		one.dashboard != nil || one.ingress != nil || one.route != nil || one.account == nil {
 		t.Errorf("one-values.yaml: unexpected objects %+v", one)
 	}
-	if *one.deployment.Spec.Replicas != 1 || one.deployment.Spec.Strategy.Type != apps.RecreateDeploymentStrategyType {
-		t.Error("with a ledger in memory: want one replica and the strategy Recreate")
-	}
+	failIf(t, *one.deployment.Spec.Replicas != 1 || one.deployment.Spec.Strategy.Type != apps.RecreateDeploymentStrategyType, "with a ledger in memory: want one replica and the strategy Recreate")
 	if all.secret == nil || all.budget == nil || all.scaler == nil || all.network == nil || all.monitor == nil || all.rules == nil || all.dashboard == nil || all.ingress == nil || all.deployment.Spec.Replicas != nil {
 		t.Errorf("all-values.yaml: missing objects, or a number of replicas despite the autoscaler: %+v", all)
 	}
@@ -125,32 +123,23 @@ func TestChartOfAGatewayWithTLS(t *testing.T) {
 		t.Errorf("service %+v, container %+v, route %+v", p, container.Ports[0], backend)
 	}
 	rule := all.ingress.Spec.Rules[0]
-	if b := rule.HTTP.Paths[0].Backend.Service; rule.Host != "weir.example.com" || b.Name != all.services[0].Name || b.Port.Name != all.services[0].Spec.Ports[0].Name {
-		t.Errorf("the ingress sends %s to %+v", rule.Host, b)
-	}
+	b := rule.HTTP.Paths[0].Backend.Service
+	failIf(t, rule.Host != "weir.example.com" || b.Name != all.services[0].Name || b.Port.Name != all.services[0].Spec.Ports[0].Name, "the ingress sends %s to %+v", rule.Host, b)
 	if want := "weirgate/weir@sha256:" + strings.Repeat("0", 64); container.Image != want {
 		t.Errorf("got the image %s, want %s", container.Image, want)
 	}
 	for want, env := range map[string]core.EnvVar{"1932735283": container.Env[0], "966367641": all.deployment.Spec.Template.Spec.Containers[0].Env[0]} {
-		if env.Name != "GOMEMLIMIT" || env.Value != want {
-			t.Errorf("got %s=%s, want GOMEMLIMIT=%s, nine tenths of the limit", env.Name, env.Value, want)
-		}
+		failIf(t, env.Name != "GOMEMLIMIT" || env.Value != want, "got %s=%s, want GOMEMLIMIT=%s, nine tenths of the limit", env.Name, env.Value, want)
 	}
-	if own := render(t, "tls", "--set", "env[0].name=GOMEMLIMIT,env[0].value=1GiB").deployment.Spec.Template.Spec.Containers[0].Env; len(own) != 1 || own[0].Value != "1GiB" {
-		t.Errorf("an own GOMEMLIMIT does not take precedence: %v", own)
-	}
+	own := render(t, "tls", "--set", "env[0].name=GOMEMLIMIT,env[0].value=1GiB").deployment.Spec.Template.Spec.Containers[0].Env
+	failIf(t, len(own) != 1 || own[0].Value != "1GiB", "an own GOMEMLIMIT does not take precedence: %v", own)
 	for _, labels := range []map[string]string{r.deployment.Labels, r.deployment.Spec.Template.Labels, r.config.Labels, service.Labels, r.network.Labels, r.test.Labels} {
-		if labels["team"] != "platform" {
-			t.Errorf("the labels %v lack the common labels", labels)
-		}
+		failIf(t, labels["team"] != "platform", "the labels %v lack the common labels", labels)
 	}
-	if v, m := r.deployment.Spec.Template.Spec.Volumes, container.VolumeMounts; v[len(v)-1].Name != "tls" || m[len(m)-1].MountPath != "/etc/weir-tls" {
-		t.Errorf("the extra volume is missing: %v, %v", v, m)
-	}
+	v, m := r.deployment.Spec.Template.Spec.Volumes, container.VolumeMounts
+	failIf(t, v[len(v)-1].Name != "tls" || m[len(m)-1].MountPath != "/etc/weir-tls", "the extra volume is missing: %v, %v", v, m)
 	ports := fmt.Sprint(r.network.Spec.Egress[1].Ports)
-	if !strings.Contains(ports, "9091") || !strings.Contains(ports, "3128") {
-		t.Errorf("the network policy does not let the pods reach the ports of admin.prometheus and upstream.proxy: %s", ports)
-	}
+	failIf(t, !strings.Contains(ports, "9091") || !strings.Contains(ports, "3128"), "the network policy does not let the pods reach the ports of admin.prometheus and upstream.proxy: %s", ports)
 	if !slices.ContainsFunc(all.network.Spec.Ingress[1].From, func(p networking.NetworkPolicyPeer) bool {
 		return p.PodSelector != nil && p.PodSelector.MatchLabels["app.kubernetes.io/name"] == "prometheus"
 	}) {
@@ -159,9 +148,8 @@ func TestChartOfAGatewayWithTLS(t *testing.T) {
 	if rules, want := all.rules.Spec, readFile(t, "deploy/prometheus/weir.rules.yml"); len(rules.Groups) == 0 || strings.Count(want, "- alert: ") != countAlerts(rules) {
 		t.Errorf("the PrometheusRule has %d alerts, want those of deploy/prometheus", countAlerts(rules))
 	}
-	if got := all.dashboard.Data["weir.json"]; strings.TrimSpace(got) != strings.TrimSpace(readFile(t, "deploy/grafana/weir.json")) || all.dashboard.Labels["grafana_dashboard"] != "1" {
-		t.Error("the ConfigMap has not the dashboard of deploy/grafana")
-	}
+	got := all.dashboard.Data["weir.json"]
+	failIf(t, strings.TrimSpace(got) != strings.TrimSpace(readFile(t, "deploy/grafana/weir.json")) || all.dashboard.Labels["grafana_dashboard"] != "1", "the ConfigMap has not the dashboard of deploy/grafana")
 }
 
 // countAlerts returns the number of alerts of a rule object.
@@ -193,9 +181,7 @@ func TestChartOpensThePortOfTheForwardProxy(t *testing.T) {
 		for _, p := range r.network.Spec.Ingress[0].Ports {
 			ports += "network " + p.Port.StrVal + ", "
 		}
-		if ports != want {
-			t.Errorf("proxy.listen %q: got %s, want %s", listen, ports, want)
-		}
+		failIf(t, ports != want, "proxy.listen %q: got %s, want %s", listen, ports, want)
 	}
 }
 
@@ -210,9 +196,8 @@ func TestChartNotesNameTheURLOfClients(t *testing.T) {
 		must(t, err)
 		texts, err := engine.Render(loaded, all)
 		must(t, err)
-		if notes := texts["weir/templates/NOTES.txt"]; !strings.Contains(notes, "Clients in this cluster: "+want) || strings.Contains(notes, "WARNING") {
-			t.Errorf("%s: want %s in: %s", values, want, notes)
-		}
+		notes := texts["weir/templates/NOTES.txt"]
+		failIf(t, !strings.Contains(notes, "Clients in this cluster: "+want) || strings.Contains(notes, "WARNING"), "%s: want %s in: %s", values, want, notes)
 	}
 }
 
@@ -234,9 +219,7 @@ func TestChartRefusesInvalidValues(t *testing.T) {
 		{"an unknown value", "all", "replica=3", "'replica' not allowed"},
 	} {
 		out, err := exec.CommandContext(t.Context(), root+"/bin/helm", templateArgs(c.values, "--set", c.set)...).CombinedOutput()
-		if err == nil || !strings.Contains(string(out), c.want) {
-			t.Errorf("%s: got %v, want %q in: %s", c.name, err, c.want, out)
-		}
+		failIf(t, err == nil || !strings.Contains(string(out), c.want), "%s: got %v, want %q in: %s", c.name, err, c.want, out)
 	}
 }
 
@@ -249,15 +232,12 @@ func TestChartPodsAreRestricted(t *testing.T) {
 			t.Errorf("the container is not restricted: %+v", s)
 		}
 		p := pod.SecurityContext
-		if !*p.RunAsNonRoot || *p.RunAsUser != 65532 || p.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault || *pod.AutomountServiceAccountToken {
-			t.Errorf("the pod is not restricted: %+v", p)
-		}
+		failIf(t, !*p.RunAsNonRoot || *p.RunAsUser != 65532 || p.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault || *pod.AutomountServiceAccountToken, "the pod is not restricted: %+v", p)
 	}
 	pod := r.deployment.Spec.Template.Spec
 	c := pod.Containers[0]
-	if i := dockerfile(t); i.user != "65532:65532" || strings.Join(i.command, " ") != strings.Join(c.Args, " ") || c.Command != nil {
-		t.Errorf("the image runs %v as %s, but the chart runs %v", i.command, i.user, c.Args)
-	}
+	i := dockerfile(t)
+	failIf(t, i.user != "65532:65532" || strings.Join(i.command, " ") != strings.Join(c.Args, " ") || c.Command != nil, "the image runs %v as %s, but the chart runs %v", i.command, i.user, c.Args)
 	if grace := *pod.TerminationGracePeriodSeconds; grace < 5+10+10 || !strings.Contains(r.config.Data["weir.yaml"], "drain:\n  delay: 5s\n") {
 		t.Errorf("terminationGracePeriodSeconds is %d, want drain.delay plus drain.timeout plus 10 s:\n%s", grace, r.config.Data["weir.yaml"])
 	}
@@ -279,9 +259,7 @@ func TestChartConfigurationStartsGatewayForProbes(t *testing.T) {
 	c := r.deployment.Spec.Template.Spec.Containers[0]
 	for _, p := range []*core.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
 		g.want(http.StatusOK, "", g.admin+p.HTTPGet.Path, "Host: 10.1.2.3:9090")
-		if p.HTTPGet.Port.StrVal != "admin" || p.HTTPGet.Scheme != core.URISchemeHTTP {
-			t.Errorf("probe %s goes to %s", p.HTTPGet.Path, p.HTTPGet.String())
-		}
+		failIf(t, p.HTTPGet.Port.StrVal != "admin" || p.HTTPGet.Scheme != core.URISchemeHTTP, "probe %s goes to %s", p.HTTPGet.Path, p.HTTPGet.String())
 	}
 }
 
@@ -294,30 +272,23 @@ func TestChartNamesLabelsAndPortsMatch(t *testing.T) {
 	pod := r.deployment.Spec.Template
 	matches := func(kind string, selector map[string]string, labels map[string]string) {
 		t.Helper()
-		if !selects(selector, labels) {
-			t.Errorf("%s selects %v, but the labels are %v", kind, selector, labels)
-		}
+		failIf(t, !selects(selector, labels), "%s selects %v, but the labels are %v", kind, selector, labels)
 	}
 	ports := map[string]int32{}
 	for _, p := range pod.Spec.Containers[0].Ports {
 		ports[p.Name] = p.ContainerPort
 	}
-	if ports["http"] != 8080 || ports["admin"] != 9090 {
-		t.Errorf("got the container ports %v, want http 8080 and admin 9090", ports)
-	}
+	failIf(t, ports["http"] != 8080 || ports["admin"] != 9090, "got the container ports %v, want http 8080 and admin 9090", ports)
 	matches("Deployment", r.deployment.Spec.Selector.MatchLabels, pod.Labels)
 	matches("PodDisruptionBudget", r.budget.Spec.Selector.MatchLabels, pod.Labels)
 	matches("NetworkPolicy", r.network.Spec.PodSelector.MatchLabels, pod.Labels)
-	if r.scaler.Spec.ScaleTargetRef.Name != r.deployment.Name {
-		t.Errorf("the autoscaler scales %+v", r.scaler.Spec.ScaleTargetRef)
-	}
+	failIf(t, r.scaler.Spec.ScaleTargetRef.Name != r.deployment.Name, "the autoscaler scales %+v", r.scaler.Spec.ScaleTargetRef)
 	var admin *core.Service
 	for i, s := range r.services {
 		matches("Service", s.Spec.Selector, pod.Labels)
 		for _, p := range s.Spec.Ports {
-			if _, ok := ports[p.TargetPort.StrVal]; !ok || (p.TargetPort == intstr.FromString("admin")) != strings.HasSuffix(s.Name, "-admin") {
-				t.Errorf("service %s has the target port %s", s.Name, p.TargetPort.StrVal)
-			}
+			_, ok := ports[p.TargetPort.StrVal]
+			failIf(t, !ok || (p.TargetPort == intstr.FromString("admin")) != strings.HasSuffix(s.Name, "-admin"), "service %s has the target port %s", s.Name, p.TargetPort.StrVal)
 		}
 		if strings.HasSuffix(s.Name, "-admin") {
 			admin = &r.services[i]
@@ -354,21 +325,15 @@ func selects(selector, labels map[string]string) bool {
 func TestChartTestFindsReadyGateway(t *testing.T) {
 	r := render(t, "all")
 	c, replica := r.test.Spec.Containers[0], r.deployment.Spec.Template
-	if r.test.Annotations["helm.sh/hook"] != "test" || r.test.Spec.RestartPolicy != core.RestartPolicyNever || c.Image != replica.Spec.Containers[0].Image {
-		t.Errorf("the pod is no test of the image: %+v", r.test)
-	}
+	failIf(t, r.test.Annotations["helm.sh/hook"] != "test" || r.test.Spec.RestartPolicy != core.RestartPolicyNever || c.Image != replica.Spec.Containers[0].Image, "the pod is no test of the image: %+v", r.test)
 	var admin string
 	for _, s := range r.services {
-		if selects(s.Spec.Selector, r.test.Labels) {
-			t.Errorf("service %s sends clients to the test", s.Name)
-		}
+		failIf(t, selects(s.Spec.Selector, r.test.Labels), "service %s sends clients to the test", s.Name)
 		if s.Spec.Ports[0].Name == "admin" {
 			admin = fmt.Sprintf("http://%s:%d", s.Name, s.Spec.Ports[0].Port)
 		}
 	}
-	if !slices.Equal(c.Args, []string{"health", "--admin", admin}) {
-		t.Errorf("the test runs %v, want health --admin %s", c.Args, admin)
-	}
+	failIf(t, !slices.Equal(c.Args, []string{"health", "--admin", admin}), "the test runs %v, want health --admin %s", c.Args, admin)
 	if !slices.ContainsFunc(r.network.Spec.Ingress, func(rule networking.NetworkPolicyIngressRule) bool {
 		return rule.Ports[0].Port.StrVal == "admin" && slices.ContainsFunc(rule.From, func(p networking.NetworkPolicyPeer) bool {
 			return p.PodSelector != nil && selects(p.PodSelector.MatchLabels, r.test.Labels)
@@ -378,9 +343,8 @@ func TestChartTestFindsReadyGateway(t *testing.T) {
 	}
 	g := startGateway(t, render(t, "one").config.Data["weir.yaml"], "/run/secrets/weir", map[string]string{"admin": adminToken})
 	g.want(http.StatusOK, "", g.admin+"/readyz", "Host: "+strings.TrimPrefix(admin, "http://"))
-	if got := runTool(t, weirBinary(t), append(slices.Clone(c.Args[:2]), g.admin)...); got != "ready\n" {
-		t.Errorf("health: got %q, want ready", got)
-	}
+	got := runTool(t, weirBinary(t), append(slices.Clone(c.Args[:2]), g.admin)...)
+	failIf(t, got != "ready\n", "health: got %q, want ready", got)
 	if r := render(t, "all", "--set", "config.admin.tls.cert=a,config.admin.tls.key=b"); r.test != nil {
 		t.Error("with config.admin.tls the chart has a test that knows no CA")
 	}

@@ -41,9 +41,7 @@ func dockerfile(t *testing.T) image {
 	for _, w := range file.Warnings {
 		t.Errorf("Dockerfile: %s", w.Short)
 	}
-	if len(stages) != 2 {
-		t.Fatalf("got %d stages, want 2", len(stages))
-	}
+	stopIf(t, len(stages) != 2, "got %d stages, want 2", len(stages))
 	i := image{build: stages[0], final: stages[1], copied: map[string]string{}}
 	for _, c := range i.final.Commands {
 		switch c := c.(type) {
@@ -58,9 +56,7 @@ func dockerfile(t *testing.T) image {
 		case *instructions.CmdCommand:
 			i.command = execForm(t, c.ShellDependantCmdLine)
 		case *instructions.CopyCommand:
-			if c.From != i.build.Name || len(c.SourcePaths) != 1 {
-				t.Errorf("%s: want one file of the stage %s", c, i.build.Name)
-			}
+			failIf(t, c.From != i.build.Name || len(c.SourcePaths) != 1, "%s: want one file of the stage %s", c, i.build.Name)
 			i.copied[c.DestPath] = c.SourcePaths[0]
 		default:
 			t.Errorf("%s: an image without a shell cannot run this instruction", c)
@@ -72,30 +68,20 @@ func dockerfile(t *testing.T) image {
 // execForm returns the words of a command that needs no shell, because the image has no shell.
 func execForm(t *testing.T, c instructions.ShellDependantCmdLine) []string {
 	t.Helper()
-	if c.PrependShell {
-		t.Errorf("%v needs a shell", c.CmdLine)
-	}
+	failIf(t, c.PrependShell, "%v needs a shell", c.CmdLine)
 	return c.CmdLine
 }
 
 func TestImageContainsOnlyBinaryLicencesAndCertificates(t *testing.T) {
 	i := dockerfile(t)
-	if i.final.BaseName != "scratch" || i.user != "65532:65532" {
-		t.Errorf("the base is %s and the user %q, want scratch and 65532:65532", i.final.BaseName, i.user)
-	}
-	if strings.HasSuffix(i.build.BaseName, ":latest") || !strings.Contains(i.build.BaseName, ":") {
-		t.Errorf("the build image %s has no version", i.build.BaseName)
-	}
-	if version := strings.TrimPrefix(i.build.BaseName, "golang:"); !strings.Contains(readFile(t, "go.mod"), "\ntoolchain go"+version+"\n") {
-		t.Errorf("the build image %s is not the toolchain of go.mod", i.build.BaseName)
-	}
+	failIf(t, i.final.BaseName != "scratch" || i.user != "65532:65532", "the base is %s and the user %q, want scratch and 65532:65532", i.final.BaseName, i.user)
+	failIf(t, strings.HasSuffix(i.build.BaseName, ":latest") || !strings.Contains(i.build.BaseName, ":"), "the build image %s has no version", i.build.BaseName)
+	version := strings.TrimPrefix(i.build.BaseName, "golang:")
+	failIf(t, !strings.Contains(readFile(t, "go.mod"), "\ntoolchain go"+version+"\n"), "the build image %s is not the toolchain of go.mod", i.build.BaseName)
 	want := []string{"/LICENSE", "/THIRD_PARTY_LICENSES", "/etc/ssl/certs/ca-certificates.crt", i.entrypoint[0]}
-	if got := slices.Sorted(maps.Keys(i.copied)); !slices.Equal(got, want) {
-		t.Errorf("the image contains %v, want %v", got, want)
-	}
-	if !slices.Equal(i.exposed, []string{"8080", "9090"}) {
-		t.Errorf("the image exposes %v, want 8080 and 9090", i.exposed)
-	}
+	got := slices.Sorted(maps.Keys(i.copied))
+	failIf(t, !slices.Equal(got, want), "the image contains %v, want %v", got, want)
+	failIf(t, !slices.Equal(i.exposed, []string{"8080", "9090"}), "the image exposes %v, want 8080 and 9090", i.exposed)
 }
 
 // TestImageBuildsFromBuildContext runs the commands of the build stage on the files that .dockerignore includes. The
@@ -117,9 +103,7 @@ func TestImageBuildsFromBuildContext(t *testing.T) {
 			continue
 		}
 		line := strings.Join(r.CmdLine, " ")
-		if !regexp.MustCompile(`^([A-Z_]+=\S+ )*go (build|run|mod download)\b`).MatchString(line) || strings.ContainsAny(line, ";&|") {
-			t.Errorf("RUN %s: want one go command, which needs only modules", line)
-		}
+		failIf(t, !regexp.MustCompile(`^([A-Z_]+=\S+ )*go (build|run|mod download)\b`).MatchString(line) || strings.ContainsAny(line, ";&|"), "RUN %s: want one go command, which needs only modules", line)
 		line = strings.ReplaceAll(line, "/out/", out+"/")
 		cmd := exec.CommandContext(t.Context(), "sh", "-euc", line)
 		cmd.Dir = source
@@ -127,28 +111,23 @@ func TestImageBuildsFromBuildContext(t *testing.T) {
 		if strings.Contains(line, "go build ") {
 			cmd.Env = append(cmd.Env, "GOPROXY=off")
 		}
-		if output, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", line, err, output)
-		}
+		output, err := cmd.CombinedOutput()
+		stopIf(t, err != nil, "%s: %v\n%s", line, err, output)
 	}
 	binary := strings.ReplaceAll(i.copied[i.entrypoint[0]], "/out/", out+"/")
-	if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7 ") || !strings.HasSuffix(got, " commit "+commit+"\n") {
-		t.Errorf("got the version %q, want weir v9.8.7 with the commit", got)
-	}
+	got := runTool(t, binary, "version")
+	failIf(t, !strings.HasPrefix(got, "weir v9.8.7 ") || !strings.HasSuffix(got, " commit "+commit+"\n"), "got the version %q, want weir v9.8.7 with the commit", got)
 	licences := readBytes(t, strings.ReplaceAll(i.copied["/THIRD_PARTY_LICENSES"], "/out/", out+"/"))
 	if !strings.Contains(string(licences), "\ngithub.com/redis/go-redis/v9: ") || !strings.Contains(string(licences), "\nstdlib: ") {
 		t.Errorf("/THIRD_PARTY_LICENSES lacks go-redis or the standard library: %d bytes", len(licences))
 	}
-	if license := strings.TrimPrefix(i.copied["/LICENSE"], "/src/"); readFile(t, license) == "" || !inBuildContext(t, license) {
-		t.Errorf("%s is not in the build context", i.copied["/LICENSE"])
-	}
+	license := strings.TrimPrefix(i.copied["/LICENSE"], "/src/")
+	failIf(t, readFile(t, license) == "" || !inBuildContext(t, license), "%s is not in the build context", i.copied["/LICENSE"])
 	f, err := elf.Open(binary)
 	must(t, err)
 	defer func() { _ = f.Close() }()
 	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP {
-			t.Error("the binary is not static")
-		}
+		failIf(t, p.Type == elf.PT_INTERP, "the binary is not static")
 	}
 }
 
@@ -184,17 +163,12 @@ func inBuildContext(t *testing.T, name string) bool {
 
 func TestImageHealthCheckReportsReadiness(t *testing.T) {
 	i := dockerfile(t)
-	if want := []string{"serve", "--config", "/etc/weir/weir.yaml"}; !slices.Equal(i.command, want) {
-		t.Errorf("the command is %v, want %v", i.command, want)
-	}
-	if i.health[0] != "CMD" || i.health[1] != i.entrypoint[0] {
-		t.Fatalf("the health check %v does not run %s", i.health, i.entrypoint[0])
-	}
+	want := []string{"serve", "--config", "/etc/weir/weir.yaml"}
+	failIf(t, !slices.Equal(i.command, want), "the command is %v, want %v", i.command, want)
+	stopIf(t, i.health[0] != "CMD" || i.health[1] != i.entrypoint[0], "the health check %v does not run %s", i.health, i.entrypoint[0])
 	r := startGateway(t, readFile(t, "deploy/compose/weir.yaml"), "/run/secrets", composeSecrets(), composeEnv(startRedis(t))...)
-	if got := runTool(t, weirBinary(t), append(i.health[2:], "--admin", r.admin)...); got != "ready\n" {
-		t.Errorf("health check: got %q, want ready", got)
-	}
-	if err := exec.CommandContext(t.Context(), weirBinary(t), append(i.health[2:], "--admin", "127.0.0.1:1")...).Run(); err == nil {
-		t.Error("the health check succeeds without a gateway")
-	}
+	got := runTool(t, weirBinary(t), append(i.health[2:], "--admin", r.admin)...)
+	failIf(t, got != "ready\n", "health check: got %q, want ready", got)
+	err := exec.CommandContext(t.Context(), weirBinary(t), append(i.health[2:], "--admin", "127.0.0.1:1")...).Run()
+	failIf(t, err == nil, "the health check succeeds without a gateway")
 }

@@ -61,9 +61,8 @@ func TestBuildOfACheckoutPrintsTheCommit(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=true", "-o", binary, "./cmd/weir")
 		cmd.Dir = checkout
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go build: %v\n%s", err, out)
-		}
+		out, err := cmd.CombinedOutput()
+		stopIf(t, err != nil, "go build: %v\n%s", err, out)
 		return runTool(t, binary, "version")
 	}
 	git("init", "-q")

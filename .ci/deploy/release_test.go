@@ -32,9 +32,8 @@ const commit = "0123456789abcdef0123456789abcdef01234567"
 func makeRelease(t *testing.T, checkout, out, key string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "make", "-C", checkout, "-s", "release", "VERSION=v9.8.7-test", "COMMIT="+commit, "EPOCH=1700000000", "PLATFORMS=linux/amd64 windows/amd64", "SIGN="+key)
-	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("make release: %v\n%s", err, output)
-	}
+	output, err := cmd.CombinedOutput()
+	stopIf(t, err != nil, "make release: %v\n%s", err, output)
 	must(t, os.CopyFS(out, os.DirFS(filepath.Join(checkout, "bin/release"))))
 }
 
@@ -66,9 +65,8 @@ func unpack(t *testing.T, path string) map[string][]byte {
 		for _, f := range z.File {
 			r, err := f.Open()
 			must(t, err)
-			if files[f.Name], err = io.ReadAll(r); err != nil {
-				t.Fatal(err)
-			}
+			files[f.Name], err = io.ReadAll(r)
+			must(t, err)
 		}
 		return files
 	}
@@ -80,9 +78,8 @@ func unpack(t *testing.T, path string) map[string][]byte {
 			return files
 		}
 		must(t, err)
-		if files[h.Name], err = io.ReadAll(a); err != nil {
-			t.Fatal(err)
-		}
+		files[h.Name], err = io.ReadAll(a)
+		must(t, err)
 	}
 }
 
@@ -98,37 +95,27 @@ func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 	must(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
-		if !bytes.Equal(readBytes(t, filepath.Join(first, e.Name())), readBytes(t, filepath.Join(second, e.Name()))) {
-			t.Errorf("%s differs between two builds", e.Name())
-		}
+		failIf(t, !bytes.Equal(readBytes(t, filepath.Join(first, e.Name())), readBytes(t, filepath.Join(second, e.Name()))), "%s differs between two builds", e.Name())
 	}
 	want := []string{
 		"NOTES.md", "SHA256SUMS", "SHA256SUMS.sig", "provenance.json", "weir_9.8.7-test_linux_amd64.cdx.json", "weir_9.8.7-test_linux_amd64.tar.gz",
 		"weir_9.8.7-test_windows_amd64.cdx.json", "weir_9.8.7-test_windows_amd64.zip",
 	}
-	if !slices.Equal(names, want) {
-		t.Fatalf("got the files %v, want %v", names, want)
-	}
+	stopIf(t, !slices.Equal(names, want), "got the files %v, want %v", names, want)
 	checkDocumentedVerification(t, first, key, len(want)-2)
 	checkProvenance(t, first)
-	if notes := readBytes(t, filepath.Join(first, "NOTES.md")); string(notes) != "### Added\n\n- A test.\n" {
-		t.Errorf("got the notes %q", notes)
-	}
+	notes := readBytes(t, filepath.Join(first, "NOTES.md"))
+	failIf(t, string(notes) != "### Added\n\n- A test.\n", "got the notes %q", notes)
 	linux := unpack(t, filepath.Join(first, want[5]))
 	windows := unpack(t, filepath.Join(first, want[7]))
 	for _, path := range []string{"LICENSE", "THIRD_PARTY_LICENSES", "README.md", "CHANGELOG.md", "configs/github.yaml", "man/weir.1", "completion/weir.bash", "completion/_weir", "completion/weir.fish"} {
-		if len(linux["weir_9.8.7-test_linux_amd64/"+path]) == 0 || len(windows["weir_9.8.7-test_windows_amd64/"+path]) == 0 {
-			t.Errorf("an archive has no %s", path)
-		}
+		failIf(t, len(linux["weir_9.8.7-test_linux_amd64/"+path]) == 0 || len(windows["weir_9.8.7-test_windows_amd64/"+path]) == 0, "an archive has no %s", path)
 	}
-	if !bytes.HasPrefix(windows["weir_9.8.7-test_windows_amd64/weir.exe"], []byte("MZ")) {
-		t.Error("weir.exe is not a Windows program")
-	}
+	failIf(t, !bytes.HasPrefix(windows["weir_9.8.7-test_windows_amd64/weir.exe"], []byte("MZ")), "weir.exe is not a Windows program")
 	binary := writeFile(t, t.TempDir(), "weir", string(linux["weir_9.8.7-test_linux_amd64/weir"]))
 	if runtime.GOOS == "linux" && runtime.GOARCH == "amd64" {
-		if got := runTool(t, binary, "version"); !strings.HasPrefix(got, "weir v9.8.7-test go1.") || !strings.HasSuffix(got, " commit "+commit+"\n") {
-			t.Errorf("got the version %q, want weir v9.8.7-test with the commit", got)
-		}
+		got := runTool(t, binary, "version")
+		failIf(t, !strings.HasPrefix(got, "weir v9.8.7-test go1.") || !strings.HasSuffix(got, " commit "+commit+"\n"), "got the version %q, want weir v9.8.7-test with the commit", got)
 	}
 	checkSBOM(t, filepath.Join(first, want[4]), binary)
 	checkLicences(t, string(linux["weir_9.8.7-test_linux_amd64/THIRD_PARTY_LICENSES"]), binary)
@@ -141,9 +128,7 @@ func checkDocumentedVerification(t *testing.T, release, key string, files int) {
 	_, section, found := strings.Cut(readFile(t, "SECURITY.md"), "\n## Verify a release\n")
 	_, section, fenced := strings.Cut(section, "\n```sh\n")
 	script, _, closed := strings.Cut(section, "\n```\n")
-	if !found || !fenced || !closed {
-		t.Fatal("SECURITY.md has no section Verify a release with commands")
-	}
+	stopIf(t, !found || !fenced || !closed, "SECURITY.md has no section Verify a release with commands")
 	public := strings.Fields(runTool(t, "ssh-keygen", "-y", "-f", key))
 	script = strings.ReplaceAll(script, "ssh-ed25519 AAAA...", public[0]+" "+public[1])
 	verify := func(folder string) (string, error) {
@@ -188,17 +173,14 @@ func checkProvenance(t *testing.T, folder string) {
 	if err := provenance.Validate(); err != nil {
 		t.Errorf("the predicate: %v", err)
 	}
-	if got := provenance.GetBuildDefinition().GetResolvedDependencies(); len(got) != 1 || got[0].GetDigest()["gitCommit"] != commit {
-		t.Errorf("got the sources %v, want the commit %s", got, commit)
-	}
+	got := provenance.GetBuildDefinition().GetResolvedDependencies()
+	failIf(t, len(got) != 1 || got[0].GetDigest()["gitCommit"] != commit, "got the sources %v, want the commit %s", got, commit)
 	for _, s := range statement.GetSubject() {
 		if sum := strings.Fields(runTool(t, "sha256sum", filepath.Join(folder, s.GetName())))[0]; s.GetDigest()["sha256"] != sum {
 			t.Errorf("the subject %s has the digest %v, the file has %s", s.GetName(), s.GetDigest(), sum)
 		}
 	}
-	if len(statement.GetSubject()) != 5 {
-		t.Errorf("got %d subjects, want 5: two archives, two SBOMs and the notes", len(statement.GetSubject()))
-	}
+	failIf(t, len(statement.GetSubject()) != 5, "got %d subjects, want 5: two archives, two SBOMs and the notes", len(statement.GetSubject()))
 }
 
 // linkedModules returns the version of each module of a binary.
@@ -218,14 +200,10 @@ func checkLicences(t *testing.T, text, binary string) {
 	t.Helper()
 	modules := append(slices.Collect(maps.Keys(linkedModules(t, binary))), "stdlib")
 	sections := regexp.MustCompile(`(?m)^=+$`).Split(text, -1)[1:]
-	if len(sections) != len(modules) {
-		t.Errorf("THIRD_PARTY_LICENSES has %d sections, want %d", len(sections), len(modules))
-	}
+	failIf(t, len(sections) != len(modules), "THIRD_PARTY_LICENSES has %d sections, want %d", len(sections), len(modules))
 	for _, m := range modules {
 		i := slices.IndexFunc(sections, func(s string) bool { return strings.HasPrefix(s, "\n"+m+": ") })
-		if i < 0 || !regexp.MustCompile(`(?i)copyright|creative commons`).MatchString(sections[i]) {
-			t.Errorf("the licence of %s is missing", m)
-		}
+		failIf(t, i < 0 || !regexp.MustCompile(`(?i)copyright|creative commons`).MatchString(sections[i]), "the licence of %s is missing", m)
 	}
 }
 
@@ -250,21 +228,16 @@ func checkSBOM(t *testing.T, path, binary string) {
 	var bom cyclonedx.BOM
 	must(t, json.Unmarshal(b, &bom))
 	hashes := *bom.Metadata.Component.Hashes
-	if sum := strings.Fields(runTool(t, "sha256sum", binary))[0]; hashes[0].Value != sum {
-		t.Errorf("%s: got the hash %s, the binary has %s", path, hashes[0].Value, sum)
-	}
+	sum := strings.Fields(runTool(t, "sha256sum", binary))[0]
+	failIf(t, hashes[0].Value != sum, "%s: got the hash %s, the binary has %s", path, hashes[0].Value, sum)
 	listed := map[string]bool{}
 	for _, part := range *bom.Components {
-		if part.Licenses == nil || len(*part.Licenses) != 1 || (*part.Licenses)[0].Expression == "" {
-			t.Errorf("the component %s has no licence", part.Name)
-		}
+		failIf(t, part.Licenses == nil || len(*part.Licenses) != 1 || (*part.Licenses)[0].Expression == "", "the component %s has no licence", part.Name)
 		listed[part.Name+" "+part.Version] = true
 	}
 	linked := linkedModules(t, binary)
 	for module, version := range linked {
-		if !listed[module+" "+version] {
-			t.Errorf("the module %s %s is linked, but not in the SBOM", module, version)
-		}
+		failIf(t, !listed[module+" "+version], "the module %s %s is linked, but not in the SBOM", module, version)
 	}
 	if len(linked) < 20 || len(listed) != len(linked)+1 || !strings.Contains(string(b), "pkg:golang/stdlib@1.") {
 		t.Errorf("%d modules are linked, but the SBOM lists %d components; want one more, for Go", len(linked), len(listed))

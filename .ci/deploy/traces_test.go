@@ -43,9 +43,7 @@ const tracesRecipe = "docs/recipes/traces.md"
 func recipeBlock(t *testing.T, file string) string {
 	t.Helper()
 	m := regexp.MustCompile("(?ms)^```ya?ml\n# " + regexp.QuoteMeta(file) + `.*?\n(.*?)^` + "```").FindStringSubmatch(readFile(t, tracesRecipe))
-	if m == nil {
-		t.Fatalf("%s has no block for %s", tracesRecipe, file)
-	}
+	stopIf(t, m == nil, "%s has no block for %s", tracesRecipe, file)
 	return m[1]
 }
 
@@ -123,9 +121,8 @@ func startCollector(t *testing.T, config string) {
 	go func() { ended <- c.Run(context.WithoutCancel(t.Context())) }()
 	t.Cleanup(func() {
 		c.Shutdown()
-		if err := <-ended; err != nil {
-			t.Errorf("collector: %v", err)
-		}
+		err := <-ended
+		failIf(t, err != nil, "collector: %v", err)
 	})
 	eventually(t, "the collector runs", func() bool {
 		select {
@@ -144,9 +141,7 @@ func startPrometheus(t *testing.T, config string) string {
 	path := writeFile(t, t.TempDir(), "prometheus.yml", config)
 	runTool(t, "promtool", "check", "config", path)
 	m := regexp.MustCompile(`(?m)^prometheus --config.file=prometheus.yml (.*)$`).FindStringSubmatch(readFile(t, tracesRecipe))
-	if m == nil {
-		t.Fatalf("%s has no command for Prometheus", tracesRecipe)
-	}
+	stopIf(t, m == nil, "%s has no command for Prometheus", tracesRecipe)
 	address := freeAddress(t)
 	cmd := exec.Command("prometheus", append(strings.Fields(m[1]), "--config.file="+path, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address)...)
 	must(t, cmd.Start())
@@ -168,9 +163,7 @@ func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
 	t.Cleanup(upstream.Close)
 	m := regexp.MustCompile(`(?m)^export (OTEL_.*)$`).FindStringSubmatch(readFile(t, tracesRecipe))
-	if m == nil || !strings.Contains(m[1], "=http://collector:4318 ") {
-		t.Fatalf("%s does not set the variables of Weir, got %q", tracesRecipe, m)
-	}
+	stopIf(t, m == nil || !strings.Contains(m[1], "=http://collector:4318 "), "%s does not set the variables of Weir, got %q", tracesRecipe, m)
 	env := strings.Fields(strings.ReplaceAll(m[1], "collector:4318", otlp))
 	config := strings.NewReplacer("https://api.github.com", upstream.URL, "${ADMIN_TOKEN_FILE}", "/run/secrets/weir/admin").Replace(recipeBlock(t, "weir.yaml"))
 	g := startGateway(t, config, "/run/secrets/weir", map[string]string{"admin": adminToken}, append(env, "OTEL_BSP_SCHEDULE_DELAY=100")...)
@@ -213,9 +206,7 @@ func TestTracesRecipeLeadsFromExemplarToTrace(t *testing.T) {
 	})
 	exemplar := answer.Data[0].Exemplars[0].Labels
 	label := exemplarLabel(t)
-	if exemplar[label] != id {
-		t.Errorf("exemplar %v, want the label %s with the trace %s", exemplar, label, id)
-	}
+	failIf(t, exemplar[label] != id, "exemplar %v, want the label %s with the trace %s", exemplar, label, id)
 	checkTrends(g, prometheus)
 }
 
@@ -225,9 +216,7 @@ func checkTrends(g *gateway, prometheus string) {
 	g.Helper()
 	const documented = "http://prometheus:9090"
 	config := readBytes(g.T, g.config)
-	if !strings.Contains(string(config), documented) {
-		g.Fatalf("%s does not configure admin.prometheus", tracesRecipe)
-	}
+	stopIf(g, !strings.Contains(string(config), documented), "%s does not configure admin.prometheus", tracesRecipe)
 	writeFile(g.T, filepath.Dir(g.config), "weir.yaml", strings.ReplaceAll(string(config), documented, prometheus))
 	eventually(g.T, "Prometheus has a sample of the first request", func() bool {
 		_, text := g.get(prometheus + "/api/v1/query?query=weir_spent_total")
@@ -251,13 +240,10 @@ func checkTrends(g *gateway, prometheus string) {
 		return status == http.StatusOK && json.Unmarshal([]byte(last), &trends) == nil &&
 			len(trends.Spent) == 1 && slices.Max(trends.Spent[0].Values) >= 1 && len(trends.Budgets) > 0
 	})
-	if trends.Spent[0].Client != "pass-through" {
-		g.Errorf("spent by %q, want pass-through: %s", trends.Spent[0].Client, last)
-	}
+	failIf(g, trends.Spent[0].Client != "pass-through", "spent by %q, want pass-through: %s", trends.Spent[0].Client, last)
 	for _, b := range trends.Budgets {
-		if share := b.Values[len(b.Values)-1]; b.Resource == "core" && (share == nil || *share <= 0 || *share >= 1) {
-			g.Errorf("share of core: %s", last)
-		}
+		share := b.Values[len(b.Values)-1]
+		failIf(g, b.Resource == "core" && (share == nil || *share <= 0 || *share >= 1), "share of core: %s", last)
 	}
 }
 
@@ -292,11 +278,9 @@ func exemplarLabel(t *testing.T) string {
 		}
 	}
 	must(t, yaml.Unmarshal([]byte(recipeBlock(t, "tempo.yaml")), &tempo))
-	if want := fmt.Sprint("http://tempo:", tempo.Server.Port); traces.URL != want {
-		t.Errorf("Grafana reads traces from %s, Tempo listens at %s", traces.URL, want)
-	}
-	if endpoint := tempo.Distributor.Receivers["otlp"].Protocols["grpc"].Endpoint; !strings.HasSuffix(endpoint, ":4317") {
-		t.Errorf("Tempo receives at %s, the collector sends to tempo:4317", endpoint)
-	}
+	want := fmt.Sprint("http://tempo:", tempo.Server.Port)
+	failIf(t, traces.URL != want, "Grafana reads traces from %s, Tempo listens at %s", traces.URL, want)
+	endpoint := tempo.Distributor.Receivers["otlp"].Protocols["grpc"].Endpoint
+	failIf(t, !strings.HasSuffix(endpoint, ":4317"), "Tempo receives at %s, the collector sends to tempo:4317", endpoint)
 	return destination.Name
 }
