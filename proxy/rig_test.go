@@ -131,8 +131,7 @@ func onDial(c *Config, f func() error) {
 // newRequest returns a request with fields of the form "Name: value".
 func (w *world) newRequest(ctx context.Context, method, url string, body io.Reader, fields ...string) *http.Request {
 	w.Helper()
-	r, err := http.NewRequestWithContext(ctx, method, url, body)
-	noError(w, err)
+	r := testservers.Must(http.NewRequestWithContext(ctx, method, url, body))
 	for _, f := range fields {
 		if name, value, ok := strings.Cut(f, ": "); ok {
 			r.Header.Add(name, value)

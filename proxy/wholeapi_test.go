@@ -175,8 +175,7 @@ func TestADayOfPollingCostsASeventh(t *testing.T) {
 		change := func(l *policy.Limits) { l.Primary.User, l.Points.REST = 1_000_000, 100_000 }
 		l := policy.DefaultLimits()
 		change(&l)
-		upstream, err := service.New(service.Config{Limits: l, Quirks: withDelays(100 * time.Millisecond)})
-		noError(t, err)
+		upstream := testservers.Must(service.New(service.Config{Limits: l, Quirks: withDelays(100 * time.Millisecond)}))
 		defer upstream.Close()
 		w := newWorld(t, upstream.ServeHTTP, wholeAPI(t, change), lagging)
 		judge := testservers.NewJudge(upstream.Missing)

@@ -166,10 +166,8 @@ func newWorldOver(t *testing.T, protocol string, upstream http.HandlerFunc, opti
 		seen.add(r)
 		upstream(w, r)
 	})))
-	base, err := url.Parse(upstreamURL)
-	noError(t, err)
-	dialect, err := policy.LoadDialect("service")
-	noError(t, err)
+	base := testservers.Must(url.Parse(upstreamURL))
+	dialect := testservers.Must(policy.LoadDialect("service"))
 	memory := cache.NewMemory(64 << 20)
 	ledger := limits.NewMemory(limits.Rules{Limits: policy.DefaultLimits()})
 	config := Config{
@@ -302,8 +300,7 @@ func (w *world) do(method, path string, body io.Reader, fields ...string) got {
 // try sends a request like do, but returns an error if there is no response.
 func (w *world) try(method, path string, body io.Reader, fields ...string) got {
 	w.Helper()
-	req, err := http.NewRequest(method, "http://gateway.test"+path, body)
-	noError(w, err)
+	req := testservers.Must(http.NewRequest(method, "http://gateway.test"+path, body))
 	for _, f := range fields {
 		name, value, _ := strings.Cut(f, ": ")
 		req.Header.Add(name, value)

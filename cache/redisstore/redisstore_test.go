@@ -111,8 +111,7 @@ func (f *fleet) client() *redis.Client {
 // store returns the shared tier of a replica that does not run, and its memory.
 func (f *fleet) store(secret string) (*Store, *cache.Memory) {
 	f.Helper()
-	codec, err := cache.NewCodec([]byte(secret))
-	noError(f, err)
+	codec := testservers.Must(cache.NewCodec([]byte(secret)))
 	memory := cache.NewMemory(1 << 20)
 	return New(f.client(), codec, slog.New(slog.DiscardHandler)), memory
 }

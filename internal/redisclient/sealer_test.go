@@ -12,8 +12,7 @@ func noError(t testing.TB, err error)                 { t.Helper(); testservers.
 
 func TestSealedValueOpensOnlyWithItsSecretPurposeAndData(t *testing.T) {
 	text, data := []byte("text"), []byte("additional data")
-	first, err := NewSealer([]byte("secret"), "one")
-	noError(t, err)
+	first := testservers.Must(NewSealer([]byte("secret"), "one"))
 	sealed := first.Seal(nil, nil, text, data)
 	failIf(t, bytes.Contains(sealed, text) || bytes.Equal(sealed, first.Seal(nil, nil, text, data)), "sealed %x", sealed)
 	for _, c := range []struct {
@@ -25,8 +24,7 @@ func TestSealedValueOpensOnlyWithItsSecretPurposeAndData(t *testing.T) {
 		{"other", "one", "additional data", false},
 		{"secret", "one", "other data", false},
 	} {
-		opener, err := NewSealer([]byte(c.secret), c.purpose)
-		noError(t, err)
+		opener := testservers.Must(NewSealer([]byte(c.secret), c.purpose))
 		got, err := opener.Open(nil, nil, sealed, []byte(c.data))
 		failIf(t, (err == nil) != c.opens || c.opens && !bytes.Equal(got, text), "%+v: opened as %q, %v", c, got, err)
 	}

@@ -129,8 +129,7 @@ func (t *callTest) with(call testservers.Call, name, value string) *httptest.Res
 // refused call if its path has parameters.
 func TestEveryCallIsAnsweredAsDocumented(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dialect, err := policy.LoadDialect("service")
-		noError(t, err)
+		dialect := testservers.Must(policy.LoadDialect("service"))
 		limits := policy.DefaultLimits()
 		limits.Primary.Unauthenticated = 1000
 		c := &callTest{T: t, service: testservers.Must(service.New(service.Config{Limits: limits, Seed: 1, Dialect: dialect}))}
@@ -248,8 +247,7 @@ func (t *callTest) checkPages(op *policy.Operation, call testservers.Call, all i
 	page := func(parameter string) *httptest.ResponseRecorder {
 		paged := call
 		path, query, _ := strings.Cut(call.Target, "?")
-		values, err := url.ParseQuery(query)
-		noError(t, err)
+		values := testservers.Must(url.ParseQuery(query))
 		values.Del("page")
 		values.Del("per_page")
 		paged.Target = path + "?" + strings.TrimPrefix(values.Encode()+"&"+parameter, "&")

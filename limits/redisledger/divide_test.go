@@ -13,8 +13,7 @@ import (
 
 // TestScriptDividesLikeTheTable compares divide.lua with the table that the function in Go follows.
 func TestScriptDividesLikeTheTable(t *testing.T) {
-	text, err := os.ReadFile("../testdata/divisions.json")
-	noError(t, err)
+	text := testservers.Must(os.ReadFile("../testdata/divisions.json"))
 	var cases []struct{ Division, Verdict json.RawMessage }
 	noError(t, json.Unmarshal(text, &cases))
 	script := redis.NewScript(source("divide.lua") + `

@@ -81,8 +81,7 @@ func (p *testProxy) dialTo(address string) {
 // connect sends a CONNECT request, and returns the connection with the status of the response.
 func (p *testProxy) connect(target, more string) (c net.Conn, buffered *bufio.Reader, status int) {
 	p.Helper()
-	c, err := net.Dial("tcp", p.server.Listener.Addr().String())
-	noError(p, err)
+	c = testservers.Must(net.Dial("tcp", p.server.Listener.Addr().String()))
 	p.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // real time, because the connection is TCP
 	_, _ = fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n%s", target, target, more)
@@ -111,8 +110,7 @@ func startEcho(t *testing.T) *testProxy {
 
 // echo starts a server that returns all bytes after the client has ended its direction.
 func echo(t *testing.T) (address string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	noError(t, err)
+	l := testservers.Must(net.Listen("tcp", "127.0.0.1:0"))
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -169,8 +167,7 @@ func TestConnectIsRefused(t *testing.T) {
 
 func TestPlainRequestIsRefused(t *testing.T) {
 	p := startProxy(t, Config{TunnelOthers: true})
-	resp, err := http.Get(p.server.URL)
-	noError(t, err)
+	resp := testservers.Must(http.Get(p.server.URL))
 	defer func() { _ = resp.Body.Close() }()
 	text, _ := io.ReadAll(resp.Body)
 	failIf(t, resp.StatusCode != http.StatusMethodNotAllowed || !strings.Contains(string(text), "HTTPS_PROXY"), "got status %d: %s", resp.StatusCode, text)
