@@ -382,7 +382,9 @@ func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		return
 	}
 	if o.Unauthorized && a.Kind != policy.Unauthenticated {
-		o = o.withoutRate()
+		withoutRate := *o
+		withoutRate.Rate = policy.Rate{}
+		o = &withoutRate
 	}
 	a.Enforced = a.Enforced || o.Enforces()
 	retryAfter := min(o.RetryAfter, policy.LongestWait)
@@ -461,13 +463,6 @@ func (o *Outcome) ownCost(known bool) int64 {
 		return 0
 	}
 	return int64(min(max(1, o.Cost), costCeiling))
-}
-
-// withoutRate returns a copy without the rate headers.
-func (o *Outcome) withoutRate() *Outcome {
-	other := *o
-	other.Rate = policy.Rate{}
-	return &other
 }
 
 // changeCooldown applies a change of the cool-down. A shared account keeps the change for the other replicas.

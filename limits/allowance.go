@@ -109,21 +109,16 @@ func (c *cooldown) putAllowance(key string, s allowance) {
 	}))
 }
 
-// allowanceOf returns the part of the limit of a spend that Weir uses. The allowance is at least the cost of one request, because
-// a more expensive request could never be sent.
-func (a *account) allowanceOf(s Spend) int64 {
-	if len(a.Cooldown.Allowances) == 0 {
+// limitOf returns the limit of a spend, or its allowance after limit errors. The log of a resource has the limit of its window. The
+// allowance is at least the cost of one request, because a more expensive request could never be sent.
+func (a *account) limitOf(s Spend, w *window, r *Rules) int64 {
+	switch {
+	case s.Budget == Primary:
+		return r.Usable(w.Limit)
+	case len(a.Cooldown.Allowances) == 0:
 		return s.Limit
 	}
 	return max(a.Cooldown.allowed(logKey(s.Budget, s.Scope), s.Limit), min(s.Cost, s.Limit))
-}
-
-// limitOf returns the limit of a spend. The log of a resource has the limit of its window.
-func (a *account) limitOf(s Spend, w *window, r *Rules) int64 {
-	if s.Budget == Primary {
-		return r.Usable(w.Limit)
-	}
-	return a.allowanceOf(s)
 }
 
 // learnAllowances learns from a limit error of a request. Points and content explain the error only if they are fuller than

@@ -184,13 +184,6 @@ func (w *window) retryAt(c *Claim, r *Rules, replicas map[string]int64, now int6
 	return max(at, now+second)
 }
 
-// endClients removes the requests of an ended window from the budgets of its clients.
-func (w *window) endClients(end int64) {
-	for _, l := range w.Clients {
-		l.removeUntil(end)
-	}
-}
-
 // removeIdleClients removes the clients, groups and tags that have no requests in the open window.
 func (w *window) removeIdleClients(now int64) {
 	maps.DeleteFunc(w.Clients, func(_ string, l *slidingLog) bool { return l.idle(now) })

@@ -12,13 +12,10 @@ type Clock struct {
 }
 
 // NewClock returns a clock that starts now.
-func NewClock() *Clock {
-	start := time.Now()
-	return &Clock{start, func() time.Duration { return time.Since(start) }, time.Now}
-}
+func NewClock() *Clock { return clockOf(time.Now) }
 
-// simulatedClock returns a clock in the time of a simulation.
-func simulatedClock(now func() time.Time) *Clock {
+// clockOf returns a clock that reads the time by a function.
+func clockOf(now func() time.Time) *Clock {
 	start := now()
 	return &Clock{start, func() time.Duration { return now().Sub(start) }, now}
 }

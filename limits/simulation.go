@@ -29,7 +29,7 @@ type simulatedWait struct {
 
 // NewSimulation returns a simulation with an empty ledger. The function now returns the time of the simulation.
 func NewSimulation(rules Rules, now func() time.Time) *Simulation {
-	ledger := newMemoryAt(rules, simulatedClock(now))
+	ledger := newMemoryAt(rules, clockOf(now))
 	l := NewLimiter(ledger)
 	l.now, l.start = now, func(*queue) {} // Advance dispatches the queues
 	return &Simulation{Limiter: l, Ledger: ledger, renewed: now(), swept: now()}

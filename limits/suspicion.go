@@ -35,11 +35,15 @@ func newSuspicions() *suspicions {
 	return &suspicions{found: found}
 }
 
-// add counts a response, and returns the number of such responses in a row. Responses of different rows count together,
-// because the servers of one upstream refuse in different forms.
-func (s *suspicions) add(of suspect, now time.Time) int {
+// count counts a response that may be a limit error, and returns the number of such responses in a row. Another response ends the
+// row. Responses of different rows of the table count together, because the servers of one upstream refuse in different forms.
+func (s *suspicions) count(of suspect, suspicious bool, now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !suspicious {
+		s.found.Remove(of)
+		return 0
+	}
 	known, _ := s.found.Get(of)
 	if now.Sub(known.last) > policy.RepeatedWithin {
 		known = suspicion{}
@@ -49,20 +53,11 @@ func (s *suspicions) add(of suspect, now time.Time) int {
 	return known.count
 }
 
-// remove removes the suspicion after another response.
-func (s *suspicions) remove(of suspect) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.found.Remove(of)
-}
-
 // ReadLimitError returns the limit error of a response to a request of an account. It must be called for every response. If
 // the response may be a limit error, but further such responses must confirm it, Repeated is not zero.
 func (l *Limiter) ReadLimitError(account string, a policy.UpstreamAnswer) policy.LimitError {
-	e, of := policy.ReadLimitError(a), suspect{account, a.GraphQL}
-	if e.Repeated == 0 {
-		l.suspicions.remove(of)
-	} else if l.suspicions.add(of, l.now()) >= e.Repeated {
+	e := policy.ReadLimitError(a)
+	if l.suspicions.count(suspect{account, a.GraphQL}, e.Repeated > 0, l.now()) >= e.Repeated {
 		e.Repeated = 0
 	}
 	return e

@@ -169,7 +169,9 @@ func (w *window) expire(now int64) {
 		}
 		w.Confirmed, w.withoutHeaders, w.slowStarted = false, 0, 0
 		w.Unconfirmed.removeUntil(p.Reset + p.MinOffset)
-		w.endClients(p.Reset + p.MinOffset)
+		for _, l := range w.Clients {
+			l.removeUntil(p.Reset + p.MinOffset)
+		}
 		return true
 	})
 	if len(w.Reports) < reports {
