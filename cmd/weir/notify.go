@@ -18,10 +18,7 @@ func notify(state string) error {
 		return err
 	}
 	_, err = conn.Write([]byte(state))
-	if closing := conn.Close(); err == nil {
-		err = closing
-	}
-	return err
+	return errors.Join(err, conn.Close())
 }
 
 // notifyReload runs a reload: systemd considers the unit as reloading until the reload has ended.
