@@ -34,12 +34,12 @@ end
 
 if call.enforced and not account.enforced then account.enforced, save_needed = true, true end
 if call.into and call.into ~= account.into then account.into, save_needed = call.into, true end
--- A cool-down replaces the version that its replica knew. A changed version is at least the time in milliseconds, so an old snapshot of
+-- A cool-down replaces the version that its replica knew. A changed version is at least the time in seconds, so an old snapshot of
 -- Redis has a lower one.
 local stores_cooldown = call.cooldown and call.cooldown_version >= account.cooldown_version
 if stores_cooldown then
   account.cooldown, save_needed = call.cooldown, true
-  account.cooldown_version = call.cooldown_changed and max(call.cooldown_version + 1, floor(now / 1000)) or call.cooldown_version
+  account.cooldown_version = call.cooldown_changed and max(call.cooldown_version + 1, floor(now / SECOND)) or call.cooldown_version
 end
 local ended = {} -- the budgets whose window has ended here, but not yet at the replica
 for _, own in ipairs(call.windows or {}) do
