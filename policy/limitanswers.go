@@ -232,10 +232,8 @@ func (a *UpstreamAnswer) parts() (parts []part, body string) {
 			_ = json.Unmarshal(value, &answer.message)
 		case "documentation_url":
 			_ = json.Unmarshal(value, &answer.documentation)
-		case "errors":
+		case "errors", "error", "error_description", "title", "detail": // also of a gateway before the API (RFC 6749, RFC 9457)
 			answer.errors = append(answer.errors, elements(value)...)
-		case "error", "error_description", "title", "detail": // of a gateway before the API (RFC 6749, RFC 9457)
-			answer.errors = append(answer.errors, value)
 		}
 	})
 	if !parsed {
@@ -299,11 +297,11 @@ func eachMember(text []byte, member func(name string, value []byte)) bool {
 	return true
 }
 
-// elements returns the complete elements of a JSON list, which may be cut off.
+// elements returns the complete elements of a JSON list, which may be cut off, or another value as one element.
 func elements(list []byte) (all []json.RawMessage) {
 	d := json.NewDecoder(bytes.NewReader(list))
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
-		return nil
+		return []json.RawMessage{list}
 	}
 	for d.More() {
 		var element json.RawMessage

@@ -201,6 +201,10 @@ var judgedAnswers = []judged{
 	{"secondary in the detail of a problem, 503", reads, answer{503, []string{"Content-Type: application/problem+json"}, `{"title":"Unavailable","detail":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
 	{"secondary in the description of an error", reads, answer{403, nil, `{"error":"slow_down","error_description":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
 	{"secondary in the detail of a list", reads, answer{403, nil, `{"errors":[{"status":"403","title":"Forbidden","detail":"` + secondaryText + `"}]}`}, policy.LimitSecondary, 0, false},
+	{"secondary in errors without a list", reads, answer{403, nil, `{"errors":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
+	{"primary in one object of errors", reads, answer{403, nil, `{"errors":{"message":"` + primaryText + `"}}`}, policy.LimitPrimary, 0, false},
+	{"primary in a list of error", reads, answer{403, nil, `{"error":[{"message":"` + primaryText + `"}]}`}, policy.LimitPrimary, 0, false},
+	{"GraphQL, RATE_LIMITED in one object of errors", queries, answer{200, nil, `{"data":null,"errors":{"type":"RATE_LIMITED","message":"` + primaryText + `"}}`}, policy.LimitPrimary, 0, false},
 	{"content in the detail of a list", creates, answer{422, nil, `{"title":"Validation Failed","errors":[{"detail":"was submitted too quickly","pointer":"#/body"}]}`}, policy.LimitContent, 0, false},
 	{"GraphQL, secondary in the detail of a problem", queries, answer{403, []string{"Content-Type: application/problem+json"}, `{"title":"Forbidden","detail":"` + secondaryText + `"}`}, policy.LimitSecondary, 0, false},
 	// REST: content (cli/cli 4801 and threads about 422).
