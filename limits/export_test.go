@@ -6,24 +6,28 @@ import (
 	"time"
 )
 
-// failIf fails the test if a condition holds.
-func failIf(t testing.TB, failed bool, format string, args ...any) {
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); StopIf(t, c, f, a...) }
+
+// FailIf fails the test if a condition holds.
+func FailIf(t testing.TB, failed bool, format string, args ...any) {
 	if failed {
 		t.Helper()
 		t.Errorf(format, args...)
 	}
 }
 
-// noError ends the test if an error is not nil.
-func noError(t testing.TB, err error) {
+// NoError ends the test if an error is not nil.
+func NoError(t testing.TB, err error) {
 	if err != nil {
 		t.Helper()
 		t.Fatal(err)
 	}
 }
 
-// stopIf ends the test if a condition holds.
-func stopIf(t testing.TB, failed bool, format string, args ...any) {
+// StopIf ends the test if a condition holds.
+func StopIf(t testing.TB, failed bool, format string, args ...any) {
 	if failed {
 		t.Helper()
 		t.Fatalf(format, args...)

@@ -10,29 +10,9 @@ import (
 	"github.com/weirgate/weir/policy"
 )
 
-// failIf fails the test if a condition holds.
-func failIf(t testing.TB, failed bool, format string, args ...any) {
-	if failed {
-		t.Helper()
-		t.Errorf(format, args...)
-	}
-}
-
-// noError ends the test if an error is not nil.
-func noError(t testing.TB, err error) {
-	if err != nil {
-		t.Helper()
-		t.Fatal(err)
-	}
-}
-
-// stopIf ends the test if a condition holds.
-func stopIf(t testing.TB, failed bool, format string, args ...any) {
-	if failed {
-		t.Helper()
-		t.Fatalf(format, args...)
-	}
-}
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); limits.FailIf(t, c, f, a...) }
+func noError(t testing.TB, err error)                 { t.Helper(); limits.NoError(t, err) }
+func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); limits.StopIf(t, c, f, a...) }
 
 func TestMemoryPassesTheLedgerSuite(t *testing.T) {
 	limitstest.RunSuite(t, func(testing.TB) limitstest.Open {

@@ -24,16 +24,9 @@ import (
 	"github.com/weirgate/weir/proxy/wire"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
 func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
 func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
-
-// failIf reports an error if the condition holds.
-func failIf(t testing.TB, condition bool, format string, args ...any) {
-	t.Helper()
-	if condition {
-		t.Errorf(format, args...)
-	}
-}
 
 // together calls f concurrently with the numbers below n, and waits until all calls have returned.
 func together(n int, f func(i int)) {

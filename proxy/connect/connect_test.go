@@ -26,16 +26,9 @@ import (
 	"github.com/weirgate/weir/proxy/inbound"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
 func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
 func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
-
-// failIf reports an error if the condition holds.
-func failIf(t testing.TB, condition bool, format string, args ...any) {
-	t.Helper()
-	if condition {
-		t.Errorf(format, args...)
-	}
-}
 
 // testProxy is a proxy on a loopback listener. It serves the host api.test, and needs no key.
 type testProxy struct {

@@ -21,16 +21,9 @@ import (
 	"github.com/weirgate/weir/internal/testservers"
 )
 
+func failIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.FailIf(t, c, f, a...) }
 func noError(t testing.TB, err error)                 { t.Helper(); testservers.NoError(t, err) }
 func stopIf(t testing.TB, c bool, f string, a ...any) { t.Helper(); testservers.StopIf(t, c, f, a...) }
-
-// failIf reports an error if the condition holds.
-func failIf(t testing.TB, condition bool, format string, args ...any) {
-	t.Helper()
-	if condition {
-		t.Errorf(format, args...)
-	}
-}
 
 // testConn is a connection from an address.
 type testConn struct {
