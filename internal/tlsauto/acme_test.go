@@ -28,7 +28,7 @@ type site struct {
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	expect(t, err)
+	noError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -41,7 +41,7 @@ func newSite(t *testing.T, c Config, names Names) *site {
 	s := &site{T: t, secure: listen(t), plain: listen(t), log: &testservers.Output{}}
 	c.Log = slog.New(slog.NewTextHandler(s.log, nil))
 	m, err := NewManager(c, names)
-	expect(t, err)
+	noError(t, err)
 	s.Manager = m
 	t.Cleanup(func() {
 		m.Close()
@@ -170,7 +170,7 @@ func onlyConfiguredNamesAreOrdered(t *testing.T) {
 	}
 	n := ca.Orders()
 	failIf(t, n != 1, "%d orders, want 1", n)
-	expect(t, s.Change(Names{Domains: []string{"second.example.com"}}))
+	noError(t, s.Change(Names{Domains: []string{"second.example.com"}}))
 	s.serial(ca, "second.example.com")
 	_, err := s.handshake(t.Context(), &tls.Config{ServerName: name, InsecureSkipVerify: true})
 	failIf(t, err == nil, "a removed name is still served")

@@ -26,7 +26,7 @@ const (
 func TestStoredFormatIsThatOfTheRelease(t *testing.T) {
 	s, client := openRedis(t, onServer(t), secret)
 	for _, key := range []string{recordedKey, recordedChallenge} {
-		expect(t, s.Store(t.Context(), key, []byte("text of "+key)))
+		noError(t, s.Store(t.Context(), key, []byte("text of "+key)))
 	}
 	if ok, err := s.TryLock(t.Context(), "order"); !ok || err != nil {
 		t.Fatalf("lock: %v, %v", ok, err)

@@ -26,9 +26,9 @@ func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names 
 	t.Helper()
 	template := &x509.Certificate{SerialNumber: big.NewInt(serial), DNSNames: names, NotAfter: time.Now().Add(365 * 24 * time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	expect(t, err)
+	noError(t, err)
 	bits, err := x509.MarshalPKCS8PrivateKey(key)
-	expect(t, err)
+	noError(t, err)
 	p = Pair{filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")}
 	certificate = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	private = string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bits}))
@@ -39,13 +39,13 @@ func writePair(t *testing.T, dir string, serial int64, key crypto.Signer, names 
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	expect(t, os.WriteFile(path, []byte(text), 0o600))
+	noError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func newKey(t *testing.T) crypto.Signer {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	expect(t, err)
+	noError(t, err)
 	return key
 }
 
@@ -66,7 +66,7 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 		dir := t.TempDir()
 		pair, _, _ := writePair(t, dir, 1, newKey(t), name)
 		m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.NewTextHandler(&log, nil))}, Names{Pairs: []Pair{pair}})
-		expect(t, err)
+		noError(t, err)
 		defer m.Close()
 		_, certificate, key := writePair(t, t.TempDir(), 2, newKey(t), name)
 		for _, step := range []struct {
@@ -97,13 +97,13 @@ func TestChangedFilesAreReloaded(t *testing.T) {
 
 func TestPairIsSelectedByServerName(t *testing.T) {
 	_, odd, err := ed25519.GenerateKey(rand.Reader)
-	expect(t, err)
+	noError(t, err)
 	other, _, _ := writePair(t, t.TempDir(), 1, odd, name) // the client does not support Ed25519
 	one, _, _ := writePair(t, t.TempDir(), 2, newKey(t), name)
 	wild, _, _ := writePair(t, t.TempDir(), 3, newKey(t), "*.internal.example.com")
 	only, _, _ := writePair(t, t.TempDir(), 4, odd, "only.example.com")
 	m, err := NewManager(Config{Storage: NewMemory(), Log: slog.New(slog.DiscardHandler)}, Names{Pairs: []Pair{other, one, wild, only}})
-	expect(t, err)
+	noError(t, err)
 	defer m.Close()
 	ends := m.Expiries()
 	until := time.Until(ends[name])

@@ -35,7 +35,7 @@ func newChallengeStorage(t *testing.T) *challengeStorage {
 	challenge, err := json.Marshal(acme.Challenge{
 		Type: acme.ChallengeTypeHTTP01, Token: "to-ken_1", KeyAuthorization: "to-ken_1.thumb", Identifier: acme.Identifier{Type: "dns", Value: name},
 	})
-	expect(t, err)
+	noError(t, err)
 	return &challengeStorage{Storage: NewMemory(), challenge: challenge}
 }
 
@@ -100,7 +100,7 @@ func TestChallengeConnectionServesNoRequests(t *testing.T) {
 	s := newSite(t, Config{Storage: newChallengeStorage(t), CA: "https://127.0.0.1:1/directory"}, Names{Domains: []string{name}}).serve(true)
 	for server, completes := range map[string]bool{name: true, "sub." + name: false, "other.example.com": false, "": false} {
 		raw, err := net.Dial("tcp", s.secure.Addr().String())
-		expect(t, err)
+		noError(t, err)
 		_ = raw.SetDeadline(time.Now().Add(time.Minute)) // a TCP connection has deadlines
 		conn := tls.Client(raw, &tls.Config{ServerName: server, InsecureSkipVerify: true, NextProtos: []string{acmez.ACMETLS1Protocol}})
 		if err := conn.HandshakeContext(t.Context()); (err == nil) != completes {
@@ -132,10 +132,10 @@ func TestRedirectKeepsTheHost(t *testing.T) {
 		"http://" + name + "@evil.test/": "421 ",
 	} {
 		conn, err := net.Dial("tcp", s.plain.Addr().String())
-		expect(t, err)
+		noError(t, err)
 		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", target, name)
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		expect(t, err)
+		noError(t, err)
 		_ = conn.Close()
 		got := fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location"))
 		failIf(t, got != want, "%s: %s, want %s", target, got, want)
@@ -157,10 +157,10 @@ func TestPlainHTTPIsRedirectedToHTTPS(t *testing.T) {
 		{"two slashes", "GET", name, "//evil.example/x", "308 https://" + name + "//evil.example/x"},
 	} {
 		r, err := http.NewRequestWithContext(t.Context(), c.method, "http://"+s.plain.Addr().String()+c.target, nil)
-		expect(t, err)
+		noError(t, err)
 		r.Host = c.host
 		resp, err := client.Do(r)
-		expect(t, err)
+		noError(t, err)
 		_ = resp.Body.Close()
 		testservers.Equal(t, c.name, fmt.Sprint(resp.StatusCode, " ", resp.Header.Get("Location")), c.want)
 	}

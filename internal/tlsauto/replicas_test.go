@@ -82,15 +82,15 @@ func serveReplica(spec string) error {
 func startReplica(t *testing.T, r replica, log io.Writer) {
 	t.Helper()
 	spec, err := json.Marshal(r)
-	expect(t, err)
+	noError(t, err)
 	self, err := os.Executable()
-	expect(t, err)
+	noError(t, err)
 	process := exec.Command(self)
 	process.Env = append(os.Environ(), "WEIR_TLSAUTO_REPLICA="+string(spec))
 	process.Stderr = log
 	stdin, err := process.StdinPipe()
-	expect(t, err)
-	expect(t, process.Start())
+	noError(t, err)
+	noError(t, process.Start())
 	t.Cleanup(func() {
 		_ = stdin.Close()
 		err := process.Wait()

@@ -28,7 +28,7 @@ func openRedis(t *testing.T, o redis.Options, secret []byte) (*redisStorage, red
 	o.MaxRetries, o.ContextTimeoutEnabled = -1, true
 	client := redis.NewClient(&o)
 	s, err := NewRedis(client, secret, slog.New(slog.DiscardHandler))
-	expect(t, err)
+	noError(t, err)
 	t.Cleanup(s.Close) // some tests close it themselves
 	return s.(*redisStorage), client
 }
@@ -47,12 +47,6 @@ func inMemory(t *testing.T) (*miniredis.Miniredis, redis.Options) {
 		Dialer:                   func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-}
-
-// expect fails the test if a call returned an error.
-func expect(t *testing.T, err error) {
-	t.Helper()
-	noError(t, err)
 }
 
 // eachStorage runs a test on every implementation.
@@ -81,7 +75,7 @@ func eachStorage(t *testing.T, test func(*testing.T, Storage)) {
 // assertEveryKeyExpires fails the test if a key has no TTL or an unknown prefix.
 func assertEveryKeyExpires(t *testing.T, client redis.UniversalClient) {
 	keys, err := client.Keys(context.Background(), "*").Result()
-	expect(t, err)
+	noError(t, err)
 	for _, key := range keys {
 		life, err := client.TTL(context.Background(), key).Result()
 		if life == -2 { // the key was deleted after the list was read
@@ -96,7 +90,7 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 		ctx := t.Context()
 		put := func(key, text string) {
 			t.Helper()
-			expect(t, s.Store(ctx, key, []byte(text)))
+			noError(t, s.Store(ctx, key, []byte(text)))
 		}
 		has := func(key, text string) {
 			t.Helper()
@@ -143,7 +137,7 @@ func TestStorageMeetsTheContractOfCertmagic(t *testing.T) {
 func TestLockIsExclusive(t *testing.T) {
 	eachStorage(t, func(t *testing.T, s Storage) {
 		ctx := t.Context()
-		expect(t, s.Lock(ctx, "a"))
+		noError(t, s.Lock(ctx, "a"))
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		defer cancel()
 		if err := s.Lock(short, "a"); !errors.Is(err, context.DeadlineExceeded) {
@@ -166,7 +160,7 @@ func TestSealedValuesCannotBeReadOrForged(t *testing.T) {
 	other, _ := openRedis(t, o, []byte(strings.Repeat("o", 32)))
 	ctx := t.Context()
 	const key, text = "certificates/ca/a/a.key", "PRIVATE KEY"
-	expect(t, s.Store(ctx, key, []byte(text)))
+	noError(t, s.Store(ctx, key, []byte(text)))
 	stored := client.Get(ctx, valuePrefix+key).Val()
 	failIf(t, strings.Contains(stored, "PRIVATE"), "Redis holds %q", stored)
 	for reader, storage := range map[string]Storage{"without a secret": open, "with another secret": other} {
@@ -189,7 +183,7 @@ func TestReadsRenewTheTTL(t *testing.T) {
 	server, o := inMemory(t)
 	s, client := openRedis(t, o, nil)
 	for key, want := range map[string]time.Duration{"acme/ca/users/a/a.json": longTTL, "acme/ca/challenge_tokens/a.json": 30 * time.Minute} {
-		expect(t, s.Store(t.Context(), key, []byte("x")))
+		noError(t, s.Store(t.Context(), key, []byte("x")))
 		server.FastForward(30 * time.Minute)
 		_, err := s.Load(t.Context(), key)
 		stopIf(t, err != nil, "%v", err)
