@@ -181,11 +181,7 @@ func wantStatuses(t *testing.T, h http.Handler, target string, want ...int) {
 }
 
 // write replaces a file atomically.
-func write(t testing.TB, path, text string) {
-	t.Helper()
-	noError(t, os.WriteFile(path+".new", []byte(text), 0o600))
-	noError(t, os.Rename(path+".new", path))
-}
+func write(t testing.TB, path, text string) { t.Helper(); testservers.WriteFile(t, path, text) }
 
 // serveAPI serves an upstream until the test ends, and returns its URL.
 func serveAPI(t testing.TB, answer http.HandlerFunc) (url string) {
