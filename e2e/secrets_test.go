@@ -37,7 +37,6 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
-	"github.com/klauspost/compress/zstd"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/service"
@@ -395,38 +394,8 @@ func (s *secretive) dumpRedis() {
 	for _, key := range c.Keys(ctx, "*").Val() {
 		never := c.PTTL(ctx, key).Val() == -1
 		failIf(s, never || !strings.HasPrefix(key, "weir:"), "key %q; it never expires: %v", key, never)
-		var value any
-		switch kind := c.Type(ctx, key).Val(); kind {
-		case "hash":
-			value = uncompressed(c.HGetAll(ctx, key).Val())
-		case "zset":
-			value = c.ZRange(ctx, key, 0, -1).Val()
-		case "stream":
-			value = c.XRange(ctx, key, "-", "+").Val()
-		case "string":
-			value = c.Get(ctx, key).Val()
-		case "none": // expired since the listing
-		default:
-			s.Errorf("key %q has the unknown type %s", key, kind)
-		}
-		_, _ = fmt.Fprintln(&s.redisContent, key, value)
 	}
-}
-
-// uncompressed returns the fields of a hash with zstd values decompressed, so that a search
-// finds text in them.
-func uncompressed(hash map[string]string) map[string]string {
-	decoder, err := zstd.NewReader(nil)
-	if err != nil {
-		panic(err)
-	}
-	defer decoder.Close()
-	for name, value := range hash {
-		if text, err := decoder.DecodeAll([]byte(value), nil); err == nil {
-			hash[name] = string(text)
-		}
-	}
-	return hash
+	_, _ = io.WriteString(&s.redisContent, testservers.DumpRedis(s, c))
 }
 
 // TestNoOutputContainsASecret runs a gateway with every kind of secret through valid, invalid

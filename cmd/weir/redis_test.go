@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/klauspost/compress/zstd"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/weirgate/weir/internal/config"
@@ -169,46 +168,13 @@ func TestRedisContainsNoToken(t *testing.T) {
 	}
 	var all string
 	testservers.Eventually(t, "accounts and responses are in Redis", func(context.Context) bool {
-		all = o.dump()
+		all = testservers.DumpRedis(o, o.redis)
 		return strings.Contains(all, "octo-bot") && strings.Contains(all, "response to /user")
 	})
 	for _, secret := range []string{"caller-token", "gateway-key", "held-token", "Bearer"} {
 		i := strings.Index(all, secret)
 		failIf(t, i >= 0, "%q is in Redis: …%q…", secret, all[max(0, i-60):min(len(all), i+60)])
 	}
-}
-
-// dump returns all keys with their values.
-func (o *redisGateway) dump() string {
-	var b strings.Builder
-	for _, key := range o.redis.Keys(o.Context(), "*").Val() {
-		var value any
-		switch o.redis.Type(o.Context(), key).Val() {
-		case "hash":
-			value = uncompressed(o.redis.HGetAll(o.Context(), key).Val())
-		case "zset":
-			value = o.redis.ZRange(o.Context(), key, 0, -1).Val()
-		case "stream":
-			value = o.redis.XRange(o.Context(), key, "-", "+").Val()
-		default:
-			value = o.redis.Get(o.Context(), key).Val()
-		}
-		_, _ = fmt.Fprintln(&b, key, value)
-	}
-	return b.String()
-}
-
-// uncompressed returns the fields of a hash with zstd values decompressed, so that a search
-// finds text in them.
-func uncompressed(hash map[string]string) map[string]string {
-	decoder, _ := zstd.NewReader(nil) // without options, NewReader returns no error
-	defer decoder.Close()
-	for name, value := range hash {
-		if text, err := decoder.DecodeAll([]byte(value), nil); err == nil {
-			hash[name] = string(text)
-		}
-	}
-	return hash
 }
 
 // minimalPermissions are the permissions in Redis that a gateway needs.
@@ -307,7 +273,7 @@ func TestRedisKeysContainNoTextOfRequests(t *testing.T) {
 		lives := operator.PTTL(t.Context(), key).Val()
 		failIf(t, lives != removed && (lives <= 0 || lives > 31*24*time.Hour), "key %s expires after %v", key, lives)
 	}
-	all := o.dump()
+	all := testservers.DumpRedis(o, o.redis)
 	for _, text := range []string{"body of the response", "caller-token", "token-1", "sealing-key", "hook-secret", "Surrogate-Key"} {
 		i := strings.Index(all, text)
 		failIf(t, i >= 0, "%q is readable in Redis: …%.200q…", text, all[max(0, i-60):])
