@@ -72,48 +72,39 @@ const panels = [];
  * @param {() => boolean} [isVisible] returns false while the panel is hidden; a hidden panel is drawn when it becomes visible
  */
 export function registerPanel(topics, draw, isVisible = () => true) {
-  panels.push({ topics, draw, isVisible, due: true, last: 0 });
+  panels.push({ topics, draw, isVisible, due: true });
   schedule();
 }
 
 /** Redraws the panels of a topic. A change of the route is drawn immediately. @param {string} topic */
 export function changed(topic) {
-  for (const p of panels) {
-    if (p.topics.includes(topic)) p.due = true;
-    if (topic === "route") p.last = 0;
-  }
+  for (const p of panels) if (p.topics.includes(topic)) p.due = true;
   if (topic === "route") drawDue();
   else schedule();
 }
 
-/** The minimum time between two draws of a panel, in ms. */
+/** The minimum time between two draws, in ms. */
 const DRAW_INTERVAL = 500;
-let timer = 0;
+let timer = 0, drawn = -DRAW_INTERVAL;
 
 function schedule() {
-  if (!timer) timer = setTimeout(drawDue, 60);
+  if (!timer) timer = setTimeout(drawDue, Math.max(60, drawn + DRAW_INTERVAL - performance.now()));
 }
 
+/** Draws all visible panels that are due together, so that no panel contradicts another. */
 function drawDue() {
   clearTimeout(timer);
   timer = 0;
-  const time = performance.now();
-  let postponed = false;
+  drawn = performance.now();
   for (const p of panels) {
     if (!p.due || !p.isVisible()) continue;
-    if (p.last && time - p.last < DRAW_INTERVAL) {
-      postponed = true;
-      continue;
-    }
     p.due = false;
-    p.last = time;
     try {
       p.draw();
     } catch (error) {
       console.error(error); // an error in one panel must not stop the others
     }
   }
-  if (postponed) timer = setTimeout(drawDue, DRAW_INTERVAL / 4);
 }
 
 /** The handler of each server-sent event. */
