@@ -171,14 +171,14 @@ func (b *fakeGateway) state() any {
 // sampleOperations returns operations with their usual duration.
 func sampleOperations() []record.Record {
 	return []record.Record{
-		{Method: "GET", Route: "/repos/{owner}/{repo}/commits", Operation: "repos/list-commits", Resource: "core", Elapsed: 84 * time.Millisecond},
-		{Method: "GET", Route: "/gitignore/templates/{name}", Operation: "gitignore/get-template", Resource: "core", Elapsed: 31 * time.Millisecond},
-		{Method: "GET", Route: "/search/code", Operation: "search/code", Resource: "search", Elapsed: 900 * time.Millisecond},
-		{Method: "GET", Route: "/repos/{owner}/{repo}/stats/contributors", Operation: "repos/get-contributors-stats", Resource: "core", Elapsed: 6 * time.Second},
-		{Method: "POST", Route: "/repos/{owner}/{repo}/rulesets", Operation: "repos/create-repo-ruleset", Resource: "core", Elapsed: 220 * time.Millisecond},
-		{Method: "GET", Route: "/orgs/{org}/members", Operation: "orgs/list-members", Resource: "core", Elapsed: 55 * time.Millisecond},
-		{Method: "GET", Route: "/repos/{owner}/{repo}/code-scanning/alerts/{number}/instances", Operation: "code-scanning/list-alert-instances", Resource: "core", Elapsed: 140 * time.Millisecond},
-		{Method: "GET", Route: "/repos/{owner}/{repo}/pulls/{number}/reviews", Operation: "unknown", Resource: "core", Elapsed: 70 * time.Millisecond},
+		{Request: record.Request{Method: "GET", Route: "/repos/{owner}/{repo}/commits", Operation: "repos/list-commits", Resource: "core"}, Elapsed: 84 * time.Millisecond},
+		{Request: record.Request{Method: "GET", Route: "/gitignore/templates/{name}", Operation: "gitignore/get-template", Resource: "core"}, Elapsed: 31 * time.Millisecond},
+		{Request: record.Request{Method: "GET", Route: "/search/code", Operation: "search/code", Resource: "search"}, Elapsed: 900 * time.Millisecond},
+		{Request: record.Request{Method: "GET", Route: "/repos/{owner}/{repo}/stats/contributors", Operation: "repos/get-contributors-stats", Resource: "core"}, Elapsed: 6 * time.Second},
+		{Request: record.Request{Method: "POST", Route: "/repos/{owner}/{repo}/rulesets", Operation: "repos/create-repo-ruleset", Resource: "core"}, Elapsed: 220 * time.Millisecond},
+		{Request: record.Request{Method: "GET", Route: "/orgs/{org}/members", Operation: "orgs/list-members", Resource: "core"}, Elapsed: 55 * time.Millisecond},
+		{Request: record.Request{Method: "GET", Route: "/repos/{owner}/{repo}/code-scanning/alerts/{number}/instances", Operation: "code-scanning/list-alert-instances", Resource: "core"}, Elapsed: 140 * time.Millisecond},
+		{Request: record.Request{Method: "GET", Route: "/repos/{owner}/{repo}/pulls/{number}/reviews", Operation: "unknown", Resource: "core"}, Elapsed: 70 * time.Millisecond},
 	}
 }
 

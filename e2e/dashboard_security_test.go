@@ -43,8 +43,7 @@ func TestDashboardEscapesNames(t *testing.T) {
 		},
 	})}
 	r := &record.Record{
-		ID: evil, Start: time.Now(), Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil, Status: 502, Cache: record.CacheStatus{Forward: evil, Detail: evil}, Error: evil, Trace: evil, Sent: 1, Spent: 1,
-		Stages: []record.Stage{{Name: evil, Elapsed: time.Second, Detail: evil}},
+		ID: evil, Start: time.Now(), Request: record.Request{Method: evil, Route: evil, Operation: evil, Account: evil, Client: evil, Tag: evil, Resource: evil}, Status: 502, Cache: record.CacheStatus{Forward: evil, Detail: evil}, Error: evil, Tracing: record.Tracing{Trace: evil, Stages: []record.Stage{{Name: evil, Elapsed: time.Second, Detail: evil}}}, Sent: 1, Spent: 1,
 	}
 	b.history.Observe(r)
 	s := b.sources()

@@ -33,6 +33,18 @@ type attempt struct {
 	hasAlternative bool
 	// identityAsked is set if the request asks the upstream for the identity form of the response.
 	identityAsked bool
+	credentialProgress
+	call        *coalesce.Call    // call that this attempt leads; nil without a call
+	followed    int               // calls without a usable result
+	polls       int               // number of 202 responses to polled statistics
+	requestedAt time.Time         // start of the last request
+	reused      bool              // the last request used an existing connection
+	limitError  policy.LimitError // of the last response; further responses may have to confirm it
+	lateLimit   *lateLimit        // recognizes a limit error at the end of a long body; usually nil
+}
+
+// credentialProgress is the use of a held credential by the requests of an attempt.
+type credentialProgress struct {
 	// credentialBy is the end of the wait for a held credential; zero before the wait. sentCredential is the held credential of
 	// the request in progress, otherwise it is nil.
 	credentialBy   time.Time
@@ -42,13 +54,6 @@ type attempt struct {
 	unclear bool
 	// lacksPermission is set if the last response denied a permission. denied is set if the request was repeated for this reason.
 	lacksPermission, denied bool
-	call                    *coalesce.Call    // call that this attempt leads; nil without a call
-	followed                int               // calls without a usable result
-	polls                   int               // number of 202 responses to polled statistics
-	requestedAt             time.Time         // start of the last request
-	reused                  bool              // the last request used an existing connection
-	limitError              policy.LimitError // of the last response; further responses may have to confirm it
-	lateLimit               *lateLimit        // recognizes a limit error at the end of a long body; usually nil
 }
 
 // result is the part of a [record.Record] that depends on the attempt. The record gets the result of the attempt whose response the

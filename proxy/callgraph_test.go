@@ -57,17 +57,33 @@ func TestCallGraph(t *testing.T) {
 
 // functionFields returns the names of the fields of a struct type that are functions.
 func functionFields(file *ast.File, name string) (fields []string) {
+	for _, f := range fieldsOf(file, name).List {
+		if _, ok := f.Type.(*ast.FuncType); ok {
+			fields = append(fields, f.Names[0].Name)
+		}
+	}
+	return fields
+}
+
+// fieldsOf returns the fields of a struct type, or an empty list if the file does not define the type.
+func fieldsOf(file *ast.File, name string) *ast.FieldList {
+	fields := &ast.FieldList{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if spec, ok := n.(*ast.TypeSpec); ok && spec.Name.Name == name {
-			for _, f := range spec.Type.(*ast.StructType).Fields.List {
-				if _, ok := f.Type.(*ast.FuncType); ok {
-					fields = append(fields, f.Names[0].Name)
-				}
-			}
+			fields = spec.Type.(*ast.StructType).Fields
 		}
 		return true
 	})
 	return fields
+}
+
+func TestValuesOfARequestHaveFewFields(t *testing.T) {
+	for name, file := range map[string]string{"exchange": "exchange.go", "question": "question.go", "attempt": "attempt.go", "Record": "record/record.go"} {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		noError(t, err)
+		n := fieldsOf(parsed, name).NumFields()
+		failIf(t, n == 0 || n > 20, "%s has %d fields, want at most 20", name, n)
+	}
 }
 
 func add(set map[string]map[string]bool, key, value string) {

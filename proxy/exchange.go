@@ -29,17 +29,15 @@ import (
 // exchange is the client's side of a request in progress. Only the goroutine that serves the request changes the exchange.
 // The exchange is never copied.
 type exchange struct {
-	w            inbound.Recorder
-	in           *http.Request
-	body         *inbound.Body // body of in; nil without a body
-	address      netip.Addr    // of the client
-	counted      counted       // how RateLimiter counts the request in progress
-	buffered     *spool.Buffer // prefix of the body that was read in advance; nil before that read
-	wholeBody    bool          // buffered contains the complete body
-	waitingSince time.Time     // start of the wait for the deadline
-	debug        bool          // the client may send the field Weir-Debug
-	authorized   bool          // the client may send the request; only these clients get the trace of the request
-	prefix       string        // prefix of the client's path: Config.Prefix, "/api/v3", or both
+	w  inbound.Recorder
+	in *http.Request
+	upload
+	address      netip.Addr // of the client
+	counted      counted    // how RateLimiter counts the request in progress
+	waitingSince time.Time  // start of the wait for the deadline
+	debug        bool       // the client may send the field Weir-Debug
+	authorized   bool       // the client may send the request; only these clients get the trace of the request
+	prefix       string     // prefix of the client's path: Config.Prefix, "/api/v3", or both
 	prefer       fields.Preference
 	// question is nil before the operation is known, and has no credential before ask has chosen one. publish replaces it by the question of
 	// the attempt whose result the client gets.
@@ -52,6 +50,13 @@ type exchange struct {
 	answer    io.Closer                             // the body that is forwarded
 	trace     tracing.Request
 	record    *record.Record // observers keep the record after the exchange
+}
+
+// upload is the body of the client's request.
+type upload struct {
+	body      *inbound.Body // body of in; nil without a body
+	buffered  *spool.Buffer // prefix of the body that was read in advance; nil before that read
+	wholeBody bool          // buffered contains the complete body
 }
 
 // open returns a new exchange with a client.
@@ -71,7 +76,7 @@ func (g *Gateway) openBackground(in *http.Request, cause trace.SpanContext) *exc
 func (g *Gateway) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	ex := &exchange{w: inbound.NewRecorder(w, r, g.Timeout, g.Drain), waitingSince: time.Now()}
 	ex.in, ex.body = inbound.LimitBody(w, r, g.Timeout, g.BodyTimeout)
-	ex.record = &record.Record{ID: rand.Text(), Start: ex.waitingSince, Method: record.MethodLabel(r.Method), Route: record.OtherRoute, Path: record.OtherRoute, Upstream: g.Upstream.Hostname()}
+	ex.record = &record.Record{ID: rand.Text(), Start: ex.waitingSince, Request: record.Request{Method: record.MethodLabel(r.Method), Route: record.OtherRoute, Path: record.OtherRoute, Upstream: g.Upstream.Hostname()}}
 	ex.prefer = fields.ParsePrefer(r.Header[fields.Prefer])
 	return ex
 }

@@ -32,16 +32,7 @@ type question struct {
 	fields.Outgoing // without Authorization
 	// authorization is the Authorization field of the client, which is sent if identity.Passed is set.
 	authorization []string
-	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
-	// range request: a complete response under key can answer the request, and a partial response is stored under
-	// partKey.
-	cacheable, ranged bool
-	key               cache.Key // zero if the request uses neither the cache nor a call
-	// baseKey is the key without a security class, by which responses to other callers are found. It is zero if all callers share
-	// the response, for unknown operations, whose ETags may not be comparable, and for GraphQL queries, which cannot be
-	// revalidated.
-	baseKey        cache.Key
-	rule           cache.Rule
+	cacheUse
 	cacheControl   cache.Directives // Cache-Control of the client's request
 	acceptEncoding []string         // Accept-Encoding of the client's request, if header asks for the identity form
 	route          string           // label in logs and metrics; the number of labels is bounded
@@ -61,6 +52,20 @@ type question struct {
 	// resource is the primary-limit resource of the request: the resource that the upstream named for an earlier request
 	// of the operation, or the catalogue's prediction.
 	resource string
+}
+
+// cacheUse is the use of the cache by a question.
+type cacheUse struct {
+	// cacheable is set if the response may come from the cache and may be stored under key. ranged is set instead for a
+	// range request: a complete response under key can answer the request, and a partial response is stored under
+	// partKey.
+	cacheable, ranged bool
+	key               cache.Key // zero if the request uses neither the cache nor a call
+	// baseKey is the key without a security class, by which responses to other callers are found. It is zero if all callers share
+	// the response, for unknown operations, whose ETags may not be comparable, and for GraphQL queries, which cannot be
+	// revalidated.
+	baseKey cache.Key
+	rule    cache.Rule
 }
 
 // ask returns the question of a client's request that has passed screen. The error is the refusal for the client.

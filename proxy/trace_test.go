@@ -283,7 +283,7 @@ func TestPathsInSpansHaveNoSecrets(t *testing.T) {
 	} {
 		m, err := policy.Embedded().Classify(http.MethodGet, c.path, "")
 		noError(t, err)
-		ex := &exchange{question: &question{match: m}, record: &record.Record{Route: m.Operation.Path}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
+		ex := &exchange{question: &question{match: m}, record: &record.Record{Request: record.Request{Route: m.Operation.Path}}, in: &http.Request{Header: http.Header{"Authorization": {c.authorization}}}}
 		got := ex.maskedPath()
 		failIf(t, m.Operation.Known() != !strings.HasPrefix(c.path, "/made") || got != c.want, "%+v: got %s", c, got)
 	}

@@ -29,41 +29,40 @@ func sampleRecords() []*record.Record {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	return []*record.Record{
 		{
-			ID: "6", Start: at, Method: "POST", Route: "/graphql", Operation: "graphql", Query: "PullRequestList", Account: "octo-bot", Client: "builds",
-			Outcome: "bypass", Status: 200, Elapsed: 80 * time.Millisecond, Cache: record.CacheStatus{Forward: record.ForwardMethod, ForwardStatus: 200}, Sent: 1, Spent: 51, Resource: "graphql",
+			ID: "6", Start: at, Request: record.Request{Method: "POST", Route: "/graphql", Operation: "graphql", Query: "PullRequestList", Account: "octo-bot", Client: "builds", Resource: "graphql"},
+			Outcome: "bypass", Status: 200, Elapsed: 80 * time.Millisecond, Cache: record.CacheStatus{Forward: record.ForwardMethod, ForwardStatus: 200}, Sent: 1, Spent: 51,
 		},
 		{
-			ID: "1", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Tag: "acme/widgets",
-			Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, Sent: 1, Spent: 1,
-			Resource: "core", Stages: []record.Stage{
+			ID: "1", Start: at, Request: record.Request{Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Tag: "acme/widgets", Resource: "core"},
+			Outcome: "miss", Status: 200, Elapsed: 42 * time.Millisecond, Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200, Stored: true, TTL: 60, HasTTL: true}, Sent: 1, Spent: 1, Tracing: record.Tracing{Stages: []record.Stage{
 				{Name: "queue", Start: 100 * time.Microsecond, Elapsed: 2 * time.Millisecond, Detail: "concurrency"},
 				{Name: "attempt", Start: 2100 * time.Microsecond, Elapsed: 39 * time.Millisecond, Detail: "200"},
 				{Name: "settle", Start: 41 * time.Millisecond, Elapsed: 12 * time.Microsecond},
-			},
+			}},
 		},
 		{
-			ID: "2", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds", Outcome: "hit",
+			ID: "2", Start: at, Request: record.Request{Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Client: "builds"}, Outcome: "hit",
 			Status: 200, Elapsed: 90 * time.Microsecond, Cache: record.CacheStatus{Hit: true, TTL: 59, HasTTL: true},
 		},
 		{
-			ID: "3", Start: at, Method: "GET", Route: "/search/code", Operation: "search/code", Account: "0a1b2c", Outcome: "refused", Status: 429,
-			Elapsed: 3 * time.Second, Cache: record.CacheStatus{Detail: "primary"}, Waited: 3 * time.Second, Stages: []record.Stage{
+			ID: "3", Start: at, Request: record.Request{Method: "GET", Route: "/search/code", Operation: "search/code", Account: "0a1b2c"}, Outcome: "refused", Status: 429,
+			Elapsed: 3 * time.Second, Cache: record.CacheStatus{Detail: "primary"}, Waited: 3 * time.Second, Tracing: record.Tracing{Stages: []record.Stage{
 				{Name: "queue", Elapsed: 3 * time.Second, Detail: "primary", Failed: true, Shared: &limits.SharedUse{
 					Budget: "search", Limit: 30, Clients: []limits.ClientUse{{Client: "agent", Used: 21}, {Client: "ci", Used: 9}},
 				}},
-			},
+			}},
 		},
 		{
-			ID: "4", Start: at, Method: "_OTHER", Route: "/x\x1b[2J", Operation: "unknown", Account: "0a1b2c", Client: "evil\n\x1b[31m", Outcome: "refused",
+			ID: "4", Start: at, Request: record.Request{Method: "_OTHER", Route: "/x\x1b[2J", Operation: "unknown", Account: "0a1b2c", Client: "evil\n\x1b[31m"}, Outcome: "refused",
 			Status: 502, Elapsed: time.Second, Cache: record.CacheStatus{Detail: "upstream"},
 		},
 		{
-			ID: "5", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Background: true,
+			ID: "5", Start: at, Request: record.Request{Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot"}, Background: true,
 			Outcome: "validated", Status: 304, Cache: record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304}, Sent: 1,
 		},
 		{
-			ID: "7", Start: at, Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot", Outcome: "miss", Status: 403,
-			Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Background: true, Limited: policy.LimitSecondary, Stages: []record.Stage{{Name: "request", Detail: "403", Limited: policy.LimitSecondary}},
+			ID: "7", Start: at, Request: record.Request{Method: "GET", Route: "/user", Operation: "users/get-authenticated", Account: "octo-bot"}, Outcome: "miss", Status: 403,
+			Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Background: true, Report: record.Report{Limited: policy.LimitSecondary}, Tracing: record.Tracing{Stages: []record.Stage{{Name: "request", Detail: "403", Limited: policy.LimitSecondary}}},
 		},
 	}
 }

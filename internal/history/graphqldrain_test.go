@@ -21,10 +21,10 @@ func TestAccountNamesTheQueriesThatDrainGraphQL(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *fixture) {
 				for query, spent := range map[string]int{"PullRequestList": 700, "IssueList": 30, "B": 20, "A": 10} {
-					w.Observe(&record.Record{Account: "a", Resource: "graphql", Query: query, Spent: spent})
-					w.Observe(&record.Record{Account: "b", Resource: "graphql", Query: "Other", Spent: 9000})
+					w.Observe(&record.Record{Request: record.Request{Account: "a", Resource: "graphql", Query: query}, Spent: spent})
+					w.Observe(&record.Record{Request: record.Request{Account: "b", Resource: "graphql", Query: "Other"}, Spent: 9000})
 				}
-				w.Observe(&record.Record{Account: "a", Resource: "graphql", QueryHash: "ab12", Spent: 400})
+				w.Observe(&record.Record{Request: record.Request{Account: "a", Resource: "graphql", QueryHash: "ab12"}, Spent: 400})
 				a := limits.Account{Name: "a", Budgets: []limits.Budget{{Resource: "graphql", Limit: 5000, Remaining: c.graphQL}}}
 				if c.core >= 0 {
 					a.Budgets = append(a.Budgets, limits.Budget{Resource: "core", Limit: 5000, Remaining: c.core})

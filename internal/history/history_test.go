@@ -153,11 +153,11 @@ func namesOf(events []Event) string {
 }
 
 func hit(i int) *record.Record {
-	return &record.Record{ID: fmt.Sprint(i), Status: 200, Operation: "users/get", Client: "builds", Outcome: "hit", Saved: true, Cache: record.CacheStatus{Hit: true, TTL: 1, HasTTL: true}, Elapsed: time.Millisecond}
+	return &record.Record{ID: fmt.Sprint(i), Status: 200, Request: record.Request{Operation: "users/get", Client: "builds"}, Outcome: "hit", Saved: true, Cache: record.CacheStatus{Hit: true, TTL: 1, HasTTL: true}, Elapsed: time.Millisecond}
 }
 
 func miss() *record.Record {
-	return &record.Record{Status: 200, Operation: "users/get", Client: "builds", Outcome: "miss", Spent: 1, Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200}, Sent: 2, Elapsed: 40 * time.Millisecond}
+	return &record.Record{Status: 200, Request: record.Request{Operation: "users/get", Client: "builds"}, Outcome: "miss", Spent: 1, Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 200}, Sent: 2, Elapsed: 40 * time.Millisecond}
 }
 
 func TestSeriesCountResults(t *testing.T) {
@@ -170,7 +170,7 @@ func TestSeriesCountResults(t *testing.T) {
 		w.Observe(background)
 		time.Sleep(stepLength)
 		w.Observe(&record.Record{Status: 429, Outcome: "refused", Cache: record.CacheStatus{Detail: "primary"}})
-		w.Observe(&record.Record{Status: 403, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Limited: policy.LimitSecondary})
+		w.Observe(&record.Record{Status: 403, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss, ForwardStatus: 403}, Report: record.Report{Limited: policy.LimitSecondary}})
 		s := w.Series()
 		last := func(name string) []uint32 { return s.Values[name][358:] }
 		equal(w, "points of a series", len(s.Values["hit"]), 360)
@@ -197,7 +197,7 @@ func TestCostsByOperationAndClient(t *testing.T) {
 		release.Tag, nightly.Tag = "release", "nightly"
 		w.Observe(release)
 		w.Observe(nightly)
-		w.Observe(&record.Record{Status: 200, Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Version: "2022-11-28", Outcome: "validated", Cache: record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304}, Sent: 1, Elapsed: time.Second})
+		w.Observe(&record.Record{Status: 200, Request: record.Request{Operation: "unknown", Route: "/repos/{owner}/{repo}/pulls", Account: "0a1b", Version: "2022-11-28"}, Outcome: "validated", Cache: record.CacheStatus{Forward: record.ForwardStale, ForwardStatus: 304}, Sent: 1, Elapsed: time.Second})
 		want := Costs{
 			Operations: []Operation{
 				{"users/get", 100, 99, 0, 2, 805808, 951 * time.Microsecond, 40 * time.Millisecond},
@@ -288,7 +288,7 @@ func TestAccountsHaveLabels(t *testing.T) {
 	w := newFixture(t)
 	described := w.Describe([]limits.Account{{Name: "0a1b"}, {Name: "octo-bot"}})
 	failIf(t, described[0].Label != "account 0a" || described[0].Name != "0a1b" || described[1].Label != "octo-bot", "accounts: %+v", described)
-	r := w.Request(&record.Record{Account: "0a1b"})
+	r := w.Request(&record.Record{Request: record.Request{Account: "0a1b"}})
 	failIf(t, r.AccountLabel != "account 0a" || r.Account != "0a1b", "request: %+v", r)
 }
 
@@ -322,9 +322,7 @@ func TestNamesAreBounded(t *testing.T) {
 	flood := func(from, to int) {
 		for i := from; i < to; i++ {
 			w.Observe(&record.Record{
-				Status: 200, Method: fmt.Sprintf("M%d", i), Operation: "unknown", Route: fmt.Sprintf("/%d/%s", i, strings.Repeat("x", 500)),
-				Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Cache: record.CacheStatus{Forward: record.ForwardMiss}, Sent: 1,
-				Tag: fmt.Sprintf("run-%d", i),
+				Status: 200, Request: record.Request{Method: fmt.Sprintf("M%d", i), Operation: "unknown", Route: fmt.Sprintf("/%d/%s", i, strings.Repeat("x", 500)), Account: fmt.Sprintf("token-%d", i), Client: fmt.Sprintf("client-%d", i), Tag: fmt.Sprintf("run-%d", i)}, Cache: record.CacheStatus{Forward: record.ForwardMiss}, Sent: 1,
 			})
 		}
 	}
@@ -478,7 +476,7 @@ func TestRecentRequestsAreNewestFirst(t *testing.T) {
 	for n := range recentSize + 5 {
 		got := len(h.Recent())
 		stopIf(t, got != min(n, recentSize), "got %d requests after %d", got, n)
-		h.Observe(&record.Record{ID: fmt.Sprint(n), Account: "a", Status: 200, Outcome: record.OutcomeHit, Cache: record.CacheStatus{Hit: true}})
+		h.Observe(&record.Record{ID: fmt.Sprint(n), Request: record.Request{Account: "a"}, Status: 200, Outcome: record.OutcomeHit, Cache: record.CacheStatus{Hit: true}})
 	}
 	list := h.Recent()
 	for i, r := range list {
@@ -492,7 +490,7 @@ func BenchmarkObserve(b *testing.B) {
 	for name, next := range map[string]func(i int) *record.Record{
 		"hit": func(int) *record.Record { return hit(0) },
 		"new name": func(i int) *record.Record {
-			return &record.Record{Client: fmt.Sprint(i), Route: "/" + fmt.Sprint(i), Cache: record.CacheStatus{Forward: record.ForwardMiss}}
+			return &record.Record{Request: record.Request{Client: fmt.Sprint(i), Route: "/" + fmt.Sprint(i)}, Cache: record.CacheStatus{Forward: record.ForwardMiss}}
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
@@ -532,7 +530,7 @@ func TestAccountsHaveRequestsOfClients(t *testing.T) {
 			{Name: "queue", Detail: "client", Failed: true}, {Name: "queue", Detail: "points", Failed: true},
 			{Name: "queue", Detail: "canceled", Failed: true}, {Name: "queue", Detail: "store", Failed: true}, {Name: "queue", Detail: "points"},
 		} {
-			w.Observe(&record.Record{Account: "a", Client: "agent", Resource: "core", Stages: []record.Stage{s}})
+			w.Observe(&record.Record{Request: record.Request{Account: "a", Client: "agent", Resource: "core"}, Tracing: record.Tracing{Stages: []record.Stage{s}}})
 		}
 		accounts := []limits.Account{{Name: "a", Budgets: []limits.Budget{
 			{Resource: "core"}, {Resource: "client:core:agent", Client: "agent"}, {Resource: "client:core:gh", Client: "gh"},
@@ -552,7 +550,7 @@ func TestRareRequestsAreKept(t *testing.T) {
 	inBubble(t, func(w *fixture) {
 		w.Observe(&record.Record{ID: "refused", Status: 429, Outcome: "refused", Cache: record.CacheStatus{Detail: "primary"}, Start: time.Now()})
 		w.Observe(&record.Record{ID: "failed", Status: 502, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss}, Start: time.Now()})
-		w.Observe(&record.Record{ID: "slow", Status: 200, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss}, Elapsed: time.Minute, Start: time.Now(), Path: "/repos/acme/widgets"})
+		w.Observe(&record.Record{ID: "slow", Status: 200, Outcome: "miss", Cache: record.CacheStatus{Forward: record.ForwardMiss}, Elapsed: time.Minute, Start: time.Now(), Request: record.Request{Path: "/repos/acme/widgets"}})
 		for i := range 1000 {
 			w.Observe(hit(i))
 		}

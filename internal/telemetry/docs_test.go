@@ -91,7 +91,7 @@ func TestMetricsMatchTheirDocumentation(t *testing.T) {
 	w.Reloaded(errors.New("line 1"))
 	w.DeliveryRefused("signature")
 	w.record(fullRecord(), &record.Record{
-		Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql", Status: 200, Outcome: "bypass", Spent: 51,
+		Request: record.Request{Method: "POST", Route: "/graphql", Operation: "graphql", Query: "Viewer", Resource: "graphql"}, Status: 200, Outcome: "bypass", Spent: 51,
 	})
 	scraped := w.scrape(false)
 	w.Close()

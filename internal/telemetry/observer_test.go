@@ -54,7 +54,7 @@ func observing(t *testing.T, c Config, out io.Writer, test func(*observed)) {
 // hit returns the record of a hit.
 func hit(id any) *record.Record {
 	return &record.Record{
-		ID: fmt.Sprint(id), Start: time.Now(), Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Bytes: 100, Elapsed: time.Millisecond,
+		ID: fmt.Sprint(id), Start: time.Now(), Request: record.Request{Method: "GET", Route: "/emojis", Operation: "emojis/get"}, Status: 200, Bytes: 100, Elapsed: time.Millisecond,
 		Outcome: record.OutcomeHit, Cache: record.CacheStatus{Hit: true},
 	}
 }

@@ -43,16 +43,15 @@ func equal[T any](t testing.TB, name string, got, want T, options ...cmp.Option)
 // fullRecord returns a record with every kind of stage.
 func fullRecord() *record.Record {
 	return &record.Record{
-		Start: time.Now(), Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core, Client: "builds", Upstream: "api.example.com",
-		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Sent: 2, QueryFailure: "timeout", Version: "2022-11-28",
-		Trace: "0af7651916cd43dd8448eb211c80319c", Span: "b7ad6b7169203331",
-		Stages: []record.Stage{
+		Start: time.Now(), Request: record.Request{Method: http.MethodGet, Route: "/repos/{owner}/{repo}", Operation: "repos/get", Resource: policy.Core, Client: "builds", Upstream: "api.example.com", Version: "2022-11-28"},
+		Status: 200, Elapsed: time.Second, Outcome: "collapsed", Saved: true, Spent: 1, Polls: 1, Sent: 2, Report: record.Report{QueryFailure: "timeout"},
+		Tracing: record.Tracing{Trace: "0af7651916cd43dd8448eb211c80319c", Span: "b7ad6b7169203331", Stages: []record.Stage{
 			{Name: "queue", Elapsed: time.Second, Detail: "points"}, {Name: "attempt", Elapsed: time.Second, Detail: "202"}, {Name: "settle"},
 			{Name: "poll", Elapsed: time.Second}, {Name: "queue"}, {Name: "attempt", Detail: "timeout", Failed: true},
 			{Name: "queue", Detail: "primary", Failed: true}, {Name: "coalesce", Detail: "stored"},
 			{Name: "attempt", Elapsed: time.Second, Detail: "403", Limited: policy.LimitSecondary},
 			{Name: "retry", Elapsed: time.Second}, {Name: "retry", Elapsed: time.Second}, {Name: "retry", Failed: true},
-		},
+		}},
 	}
 }
 
@@ -247,8 +246,8 @@ func TestMeasurementsCarryExemplars(t *testing.T) {
 
 func TestObserverCountsRequests(t *testing.T) {
 	w := opened(t)
-	hit := &record.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Client: "builds", Status: 200, Outcome: "hit", Saved: true}
-	w.record(fullRecord(), hit, hit, &record.Record{Method: "GET", Route: "/emojis", Operation: "emojis/get", Status: 200, Outcome: "validated", Background: true, Resource: "made-up", Spent: 2, Stages: []record.Stage{{Name: "queue"}}})
+	hit := &record.Record{Request: record.Request{Method: "GET", Route: "/emojis", Operation: "emojis/get", Client: "builds"}, Status: 200, Outcome: "hit", Saved: true}
+	w.record(fullRecord(), hit, hit, &record.Record{Request: record.Request{Method: "GET", Route: "/emojis", Operation: "emojis/get", Resource: "made-up"}, Status: 200, Outcome: "validated", Background: true, Spent: 2, Tracing: record.Tracing{Stages: []record.Stage{{Name: "queue"}}}})
 	assertContains(t, w.scrape(false),
 		`http_server_request_duration_seconds_count{http_request_method="GET",http_response_status_code="200",http_route="/emojis"} 2`,
 		`weir_requests_total{weir_cache="hit",weir_client="builds",weir_operation="emojis/get"} 2`,
@@ -266,9 +265,9 @@ func TestObserverCountsRequests(t *testing.T) {
 func TestSpentQuotaNamesGraphQLOperations(t *testing.T) {
 	w := opened(t)
 	for i := range 2 * maxQueryNames {
-		w.record(&record.Record{Operation: "graphql", Query: fmt.Sprint("Query", i), Client: "builds", Resource: "graphql", Spent: 51})
+		w.record(&record.Record{Request: record.Request{Operation: "graphql", Query: fmt.Sprint("Query", i), Client: "builds", Resource: "graphql"}, Spent: 51})
 	}
-	w.record(&record.Record{Operation: "graphql", Query: "Query0", Client: "builds", Resource: "graphql", Spent: 2})
+	w.record(&record.Record{Request: record.Request{Operation: "graphql", Query: "Query0", Client: "builds", Resource: "graphql"}, Spent: 2})
 	text := w.scrape(false)
 	assertContains(t, text,
 		`weir_spent_total{graphql_operation_name="Query0",weir_client="builds",weir_operation="graphql",weir_resource="graphql"} 53`,
@@ -279,7 +278,7 @@ func TestSpentQuotaNamesGraphQLOperations(t *testing.T) {
 func TestSeriesAreBounded(t *testing.T) {
 	w := opened(t)
 	for i := range maxSeries + 500 {
-		w.record(&record.Record{Method: "GET", Route: fmt.Sprint("/", i), Operation: fmt.Sprint(i), Status: 200, Outcome: "hit", Saved: true})
+		w.record(&record.Record{Request: record.Request{Method: "GET", Route: fmt.Sprint("/", i), Operation: fmt.Sprint(i)}, Status: 200, Outcome: "hit", Saved: true})
 	}
 	text := w.scrape(false)
 	for _, name := range []string{"http_server_request_duration_seconds_count", "weir_requests_total", "weir_saved_total"} {

@@ -16,11 +16,42 @@ import (
 
 // Record describes one request. The gateway fills the record during the request, and passes it to its observer at the end.
 type Record struct {
-	ID        string    `json:"id"`
-	Start     time.Time `json:"start"`
-	Method    string    `json:"method"`
-	Route     string    `json:"route"`
-	Operation string    `json:"operation"`
+	ID    string    `json:"id"`
+	Start time.Time `json:"start"`
+	Request
+	Status  int           `json:"status"`
+	Bytes   int64         `json:"bytes"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+	Cache   CacheStatus   `json:"-"` // documents have its text
+	// Background marks a request that Weir sent without a waiting client.
+	Background bool `json:"background,omitempty"`
+	// Waited is the time spent waiting for permits, for coalesced calls, between polls and before retries. Sent
+	// counts the HTTP requests sent upstream, of all credentials.
+	Waited time.Duration `json:"waited_ns"`
+	Sent   int           `json:"attempts"`
+	// Spent is the quota that these requests cost in the primary window: requests, or the costs of GraphQL calls.
+	// Polls counts the requests that got a 202 for statistics.
+	Spent int `json:"spent"`
+	Polls int `json:"polls,omitempty"`
+	// Outcome is the outcome of Cache. The value refused means a refusal by Weir.
+	Outcome Outcome `json:"outcome"`
+	Report
+	// Saved is set for a response without quota cost that would have cost quota without Weir.
+	Saved bool `json:"saved,omitempty"`
+	// Until is the time at which a request that a limit refused would be admitted if no other request is sent.
+	Until time.Time `json:"until,omitzero"`
+	// Withheld are the rows of policy/fields.yaml for request fields that were not forwarded.
+	Withheld []string `json:"withheld,omitempty"`
+	// Error describes the failure for the operator.
+	Error string `json:"error,omitempty"`
+	Tracing
+}
+
+// Request says who asked for what.
+type Request struct {
+	Method    string `json:"method"`
+	Route     string `json:"route"`
+	Operation string `json:"operation"`
 	// Path is the path without segments that may contain a secret, or the route of an unknown operation. Target is a hash
 	// of the path with its query, and of a GraphQL query with its variables.
 	Path   string `json:"-"`
@@ -36,24 +67,12 @@ type Record struct {
 	Account string `json:"account"`
 	Client  string `json:"client,omitempty"`
 	// Tag names the client's run, repository or agent.
-	Tag      string        `json:"tag,omitempty"`
-	Resource string        `json:"resource"`
-	Status   int           `json:"status"`
-	Bytes    int64         `json:"bytes"`
-	Elapsed  time.Duration `json:"elapsed_ns"`
-	Cache    CacheStatus   `json:"-"` // documents have its text
-	// Background marks a request that Weir sent without a waiting client.
-	Background bool `json:"background,omitempty"`
-	// Waited is the time spent waiting for permits, for coalesced calls, between polls and before retries. Sent
-	// counts the HTTP requests sent upstream, of all credentials.
-	Waited time.Duration `json:"waited_ns"`
-	Sent   int           `json:"attempts"`
-	// Spent is the quota that these requests cost in the primary window: requests, or the costs of GraphQL calls.
-	// Polls counts the requests that got a 202 for statistics.
-	Spent int `json:"spent"`
-	Polls int `json:"polls,omitempty"`
-	// Outcome is the outcome of Cache. The value refused means a refusal by Weir.
-	Outcome Outcome `json:"outcome"`
+	Tag      string `json:"tag,omitempty"`
+	Resource string `json:"resource"`
+}
+
+// Report is what the last response of the upstream said about limits and failures.
+type Report struct {
 	// Limited is the limit error of the last response from the upstream, and LimitAnswer the row of
 	// policy/limitanswers.yaml that recognized it.
 	Limited     policy.LimitKind `json:"limited,omitempty"`
@@ -63,14 +82,10 @@ type Record struct {
 	QueryFailure string `json:"query_failure,omitempty"`
 	// OutsideRange is the name of a number of the last response that Weir ignored or clamped (policy/numbers.go).
 	OutsideRange string `json:"outside_range,omitempty"`
-	// Saved is set for a response without quota cost that would have cost quota without Weir.
-	Saved bool `json:"saved,omitempty"`
-	// Until is the time at which a request that a limit refused would be admitted if no other request is sent.
-	Until time.Time `json:"until,omitzero"`
-	// Withheld are the rows of policy/fields.yaml for request fields that were not forwarded.
-	Withheld []string `json:"withheld,omitempty"`
-	// Error describes the failure for the operator.
-	Error string `json:"error,omitempty"`
+}
+
+// Tracing is the trace of a request.
+type Tracing struct {
 	// Trace and Span identify the request's span in hexadecimal. Both are empty for a request that is not sampled.
 	Trace string `json:"trace_id,omitempty"`
 	Span  string `json:"span_id,omitempty"`

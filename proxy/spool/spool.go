@@ -102,16 +102,14 @@ func (b *Buffer) Release() {
 // memory, up to MaxBuffered and the memory budget. Further bytes are written to a temporary file if other clients may read the
 // body, too. Without a file, and after a failed write, the leader reads the rest directly from the upstream.
 type Spool struct {
-	body            io.ReadCloser
-	length          int64                      // Content-Length, or -1
-	complete        func(body []byte, ok bool) // see New
-	disk            *Budget                    // of the file; nil if other clients cannot read the body
-	share, outgrown func()                     // see Share
-	pack            func(packed []byte, length int64)
-	packer          *packer // nil before the first bytes in the file, and after a bound was exceeded
-	spare           []byte  // the memory of the bytes that have moved to the file, for the packer
-	memory          *Budget
-	leader          *reader
+	body     io.ReadCloser
+	length   int64                      // Content-Length, or -1
+	complete func(body []byte, ok bool) // see New
+	sharing
+	packer *packer // nil before the first bytes in the file, and after a bound was exceeded
+	spare  []byte  // the memory of the bytes that have moved to the file, for the packer
+	memory *Budget
+	leader *reader
 
 	mu       sync.Mutex
 	changed  sync.Cond
@@ -124,6 +122,13 @@ type Spool struct {
 	passing  bool  // after the visible bytes, the leader reads from body
 	users    int   // open readers, and the Forms until Release
 	filled   bool  // Fill has ended
+}
+
+// sharing has the arguments of [Spool.Share]. It is zero if other clients cannot read the body.
+type sharing struct {
+	disk            *Budget // of the file
+	share, outgrown func()
+	pack            func(packed []byte, length int64)
 }
 
 // reader reads a spool from its start.
@@ -155,7 +160,7 @@ func (s *Spool) Length() int64 { return s.length }
 // of a complete body in the file and the length of the body, before complete, if the form has at most MaxBuffered bytes and the
 // memory budget allows them. Share must be called before Fill.
 func (s *Spool) Share(disk *Budget, share, outgrown func(), pack func(packed []byte, length int64)) {
-	s.disk, s.share, s.outgrown, s.pack = disk, share, outgrown, pack
+	s.sharing = sharing{disk, share, outgrown, pack}
 }
 
 // ShareNow moves the bytes to the file, and reports whether the file holds them.
