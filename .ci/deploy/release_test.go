@@ -108,7 +108,7 @@ func TestReleaseIsReproducibleAndComplete(t *testing.T) {
 	failIf(t, string(notes) != "### Added\n\n- A test.\n", "got the notes %q", notes)
 	linux := unpack(t, filepath.Join(first, want[5]))
 	windows := unpack(t, filepath.Join(first, want[7]))
-	for _, path := range []string{"LICENSE", "THIRD_PARTY_LICENSES", "README.md", "CHANGELOG.md", "configs/github.yaml", "man/weir.1", "completion/weir.bash", "completion/_weir", "completion/weir.fish"} {
+	for _, path := range []string{"LICENSE", "THIRD_PARTY_LICENSES", "README.md", "CHANGELOG.md", "configs/github.yaml", "deploy/systemd/weir.service", "man/weir.1", "completion/weir.bash", "completion/_weir", "completion/weir.fish"} {
 		failIf(t, len(linux["weir_9.8.7-test_linux_amd64/"+path]) == 0 || len(windows["weir_9.8.7-test_windows_amd64/"+path]) == 0, "an archive has no %s", path)
 	}
 	failIf(t, !bytes.HasPrefix(windows["weir_9.8.7-test_windows_amd64/weir.exe"], []byte("MZ")), "weir.exe is not a Windows program")

@@ -124,7 +124,7 @@ func (r *release) notes() error {
 
 // documents collects the common files. The built binary prints the manual page and the completions.
 func (r *release) documents() error {
-	for _, pattern := range []string{"LICENSE", "README.md", "CHANGELOG.md", "configs/*.yaml"} {
+	for _, pattern := range []string{"LICENSE", "README.md", "CHANGELOG.md", "configs/*.yaml", "deploy/systemd/*"} {
 		names, err := filepath.Glob(pattern)
 		if err != nil || len(names) == 0 {
 			return fmt.Errorf("%s: no files found, error %v", pattern, err)

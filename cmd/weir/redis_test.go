@@ -93,7 +93,14 @@ func (o *redisGateway) awaitStored(condition string) {
 		n++
 		before := len(o.redis.Keys(ctx, "weir:cache:*").Val())
 		status, _ := o.send("caller-token", fmt.Sprintf("/users/%s-%d", strings.ReplaceAll(condition, " ", "-"), n))
-		return status == http.StatusOK && len(o.redis.Keys(ctx, "weir:cache:*").Val()) > before
+		stored := false
+		for range 50 { // the response is written behind
+			if stored = len(o.redis.Keys(ctx, "weir:cache:*").Val()) > before; stored || status != http.StatusOK {
+				break
+			}
+			testservers.Sleep(ctx, 10*time.Millisecond)
+		}
+		return status == http.StatusOK && stored
 	})
 }
 
