@@ -40,7 +40,7 @@ var flagsOfInit = map[string]string{
 	"credentials[0].app.id": "--app", "credentials[0].app.key": "--app-key", "credentials[0].app.installation": "--installation",
 }
 
-// problemsOfFlags names flags in place of keys, because the file does not exist yet.
+// problemsOfFlags replaces the keys of the configuration in an error by the flags of the command, because the file does not exist yet.
 func (c *initCommand) problemsOfFlags(err error) error {
 	var problems config.Problems
 	if !errors.As(err, &problems) {
