@@ -34,8 +34,17 @@ const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'conformance-'))
 const log = fs.openSync(path.join(folder, 'log'), 'w')
 const children = []
 
-function start (program, args, options) {
-  children.push(spawn(program, args, { stdio: ['ignore', log, log], ...options }))
+// start starts a program that listens on a free port of its own, and returns the port. Between the choice of the port and the
+// start another process can take it; then the program ends, and is started again with another port.
+async function start (program, argumentsFor) {
+  for (let i = 0; i < 5; i++) {
+    const port = await freePort()
+    const { args, ...options } = await argumentsFor(port)
+    const child = spawn(program, args, { stdio: ['ignore', log, log], ...options })
+    children.push(child)
+    if (await accepts(port, child)) return port
+  }
+  throw new Error(`${program} does not accept connections:\n${fs.readFileSync(path.join(folder, 'log'))}`)
 }
 
 async function freePort () {
@@ -47,28 +56,29 @@ async function freePort () {
   return port
 }
 
-async function accepts (port) {
-  for (let i = 0; i < 100; i++) {
+// accepts waits until a child accepts connections. It returns false if the child ends before or needs more than 30 seconds.
+async function accepts (port, child) {
+  for (let i = 0; i < 300 && child.exitCode === null; i++) {
     const socket = net.connect(port, '127.0.0.1')
     try {
       await once(socket, 'connect')
-      return
+      return child.exitCode === null
     } catch {
       await new Promise(resolve => setTimeout(resolve, 100))
     } finally {
       socket.destroy()
     }
   }
-  throw new Error(`no server accepts connections on port ${port}`)
+  return false
 }
 
 // startGateway returns the URL of a new gateway. No limit is reached, although the suite sends many requests at the same time.
 async function startGateway (upstream, store, dialect) {
-  const [port, admin] = [await freePort(), await freePort()]
-  const config = path.join(folder, `${port}.yaml`)
-  fs.writeFileSync(config, `
+  const port = await start(weir, port => {
+    const config = path.join(folder, `${port}.yaml`)
+    fs.writeFileSync(config, `
 listen: "127.0.0.1:${port}"
-admin: {listen: "127.0.0.1:${admin}"}
+admin: {listen: "127.0.0.1:0"}
 upstream: {url: "http://127.0.0.1:${upstream}", dialect: ${dialect}}
 store: {url: "${store}"}
 limits:
@@ -80,8 +90,8 @@ limits:
   inbound: {rate: 0}
   cold_start: trust
 `)
-  start(weir, ['serve', '--config', config])
-  await accepts(port)
+    return { args: ['serve', '--config', config] }
+  })
   return `http://127.0.0.1:${port}`
 }
 
@@ -117,13 +127,14 @@ function report (mode, suites, results, { determineTestResult, resultTypes }) {
 
 let failed
 try {
-  const [upstream, redis] = [await freePort(), await freePort()]
-  start(process.execPath, ['test-engine/server/server.mjs'], {
-    cwd: suite,
-    env: { ...process.env, npm_config_protocol: 'http', npm_config_port: upstream, npm_config_pidfile: path.join(folder, 'pid') }
-  })
-  start('redis-server', ['--port', redis, '--bind', '127.0.0.1', '--save', '', '--dir', folder])
-  await Promise.all([accepts(upstream), accepts(redis)])
+  const [upstream, redis] = await Promise.all([
+    start(process.execPath, port => ({
+      args: ['test-engine/server/server.mjs'],
+      cwd: suite,
+      env: { ...process.env, npm_config_protocol: 'http', npm_config_port: port, npm_config_pidfile: path.join(folder, 'pid') }
+    })),
+    start('redis-server', port => ({ args: ['--port', port, '--bind', '127.0.0.1', '--save', '', '--dir', folder] }))
+  ])
   const [suites, judge] = [(await load('tests/index.mjs')).default, await load('test-engine/lib/results.mjs')]
   const modes = {
     'memory, service dialect': ['memory:', 'service'],

@@ -33,6 +33,8 @@ import (
 	"syscall"
 	"text/template"
 	"time"
+
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 //go:embed conf
@@ -279,7 +281,13 @@ func (p place) File(name string, store ...string) (string, error) {
 
 // spawn starts a server on the given cores and waits until it accepts connections.
 func (b *bench) spawn(ctx context.Context, cores string, command ...string) (*process, error) {
-	p := place{b: b, Dir: b.dir, Address: freeAddress(), Admin: freeAddress(), Upstream: b.upstream}
+	p := place{b: b, Dir: b.dir, Upstream: b.upstream}
+	for _, address := range []*string{&p.Address, &p.Admin} {
+		var err error
+		if *address, err = testservers.FindAddress(); err != nil {
+			return nil, err
+		}
+	}
 	_, p.Port, _ = net.SplitHostPort(p.Address)
 	p.UpstreamHost, p.UpstreamPort, _ = net.SplitHostPort(b.upstream)
 	args := []string{"-c", cores}
@@ -319,15 +327,6 @@ func (b *bench) spawn(ctx context.Context, cores string, command ...string) (*pr
 	}
 	text, _ := os.ReadFile(log.Name())
 	return nil, fmt.Errorf("start %s: no connection within 10 s: %s", command[0], text)
-}
-
-func freeAddress() string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // measure returns the figures of all rounds by server. A first round warms up.

@@ -8,7 +8,9 @@ package deploy
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -196,12 +198,19 @@ func startRedisServer(t *testing.T, args ...string) string {
 	return address
 }
 
+// freeAddress returns a loopback address on which no process listens. The port is below the ephemeral ports of Linux, so that no
+// outgoing connection can use it.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(5_000)))
+		if err == nil {
+			must(t, l.Close())
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("1000 ports are in use")
+	return ""
 }
 
 func eventually(t *testing.T, condition string, holds func() bool) {

@@ -161,14 +161,13 @@ func startWeir(dir, weir string) (port string, stop func(), err error) {
 	go func() {
 		_ = (&http.Server{Handler: http.HandlerFunc(api), ReadHeaderTimeout: time.Minute}).Serve(upstream)
 	}()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := testservers.FindAddress()
 	if err != nil {
 		return "", nil, err
 	}
-	port = portOf(free)
-	_ = free.Close()
+	_, port, _ = net.SplitHostPort(address)
 	config := filepath.Join(dir, "weir.yaml")
-	text := fmt.Sprintf(`listen: "127.0.0.1:%s"
+	text := fmt.Sprintf(`listen: %q
 admin: {listen: "127.0.0.1:0"}
 upstream: {url: "http://%s"}
 limits:
@@ -178,7 +177,7 @@ limits:
   points: {rest: 1000000}
   content: [{max: 1000000, window: 1m}]
 tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
-`, port, upstream.Addr())
+`, address, upstream.Addr())
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return "", nil, err
 	}
@@ -193,7 +192,7 @@ tls: {certificates: [{certificate: tls.crt, key: tls.key}]}
 		_ = process.Wait()
 	}
 	for range 100 {
-		if c, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+		if c, err := net.Dial("tcp", address); err == nil {
 			return port, stop, c.Close()
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/weirgate/weir/internal/judge"
+	"github.com/weirgate/weir/internal/testservers"
 )
 
 const (
@@ -149,7 +150,7 @@ func compare(ctx context.Context, programs int) (string, error) {
 func (l limiter) score(ctx context.Context, programs int) (score judge.Score, err error) {
 	var a addresses
 	for _, address := range []*string{&a.upstream, &a.server} {
-		if *address, err = freeAddress(); err != nil {
+		if *address, err = testservers.FindAddress(); err != nil {
 			return score, err
 		}
 	}
@@ -181,15 +182,6 @@ func (l limiter) score(ctx context.Context, programs int) (score judge.Score, er
 		return score, fmt.Errorf("%s: %w: %s", l.name, err, problems.String())
 	}
 	return score, json.Unmarshal(out.Bytes(), &score)
-}
-
-// freeAddress returns an address that no process listens on.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
 
 // start starts a server, with its output in bin/judge, and waits until it accepts connections.
