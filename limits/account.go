@@ -106,24 +106,21 @@ func newAccount(name string, kind policy.CallerKind) *account {
 	}
 }
 
-// clientState returns what only the ledger of all replicas knows about the budget of a need.
-type clientState func(n *Need) sharing
-
 // admit checks a claim against the cool-down and all budgets, and reserves from all budgets. If the claim is refused,
-// admit reserves nothing. others contains the tokens of other replicas by budget. state is nil if another ledger divides the
+// admit reserves nothing. others contains the tokens of other replicas by budget. divides is false if another ledger divides the
 // budgets.
-func (a *account) admit(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, state clientState) Decision {
+func (a *account) admit(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, divides bool) Decision {
 	if v := a.reservations[c.ID]; v != nil { // a repeated claim
 		if !v.charged && !v.abandoned {
 			v.expiry = now + permitLife
 		}
 		return Decision{Granted: true}
 	}
-	if d := a.check(c, needs, r, now, others, state); !d.Granted {
+	if d := a.check(c, needs, r, now, others, divides); !d.Granted {
 		return d
 	}
-	for _, n := range needs {
-		if n.log != nil {
+	for i := range needs {
+		if n := &needs[i]; n.log != nil {
 			n.log.pace = n.division(n.log.Total+n.log.held, now).divide().Pace
 		}
 	}
@@ -137,7 +134,9 @@ func (a *account) admit(c *Claim, needs []Need, r *Rules, now int64, others map[
 	a.reserve(v)
 	w.Doubt.begin(c.ID, now)
 	inUse := int64(len(a.reservations)) + others[slotsBudget]
-	a.changeCooldown(func(s *cooldown) { s.granted(c.ID, now, inUse, r.Usable(int64(r.Concurrent))) })
+	if id := c.ID; !a.Cooldown.calm() {
+		a.changeCooldown(func(s *cooldown) { s.granted(id, now, inUse, r.Usable(int64(r.Concurrent))) })
+	}
 	return Decision{Granted: true}
 }
 
@@ -154,7 +153,7 @@ func (n *Need) division(inUse, now int64) division {
 
 // check decides whether a claim fits into all budgets. It returns the refusal with the latest known end, and records that
 // the client waits for the budgets that refuse the claim.
-func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, state clientState) Decision {
+func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[string]int64, divides bool) Decision {
 	d, last, beyond := Decision{Granted: true}, int64(0), false
 	var refusing *Need
 	refuse := func(reason Reason, until int64, n *Need) {
@@ -172,13 +171,13 @@ func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[
 		n := &needs[i]
 		switch {
 		case n.window != nil:
-			a.checkWindow(c, n, needs, r, now, others, state, refuse)
+			a.checkWindow(c, n, needs, r, now, others, divides, refuse)
 		case n.Reason == ClientBudget:
-			if w := a.window(r, c.Resource); state != nil && w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit {
+			if w := a.window(r, c.Resource); divides && w.usedBy(n.Budget, nil, now)+n.Cost > n.Limit {
 				refuse(ClientBudget, w.retryAt(c, r, nil, now), n)
 			}
 		case n.log != nil || n.Budget == slotsBudget:
-			beyond = a.checkTokens(c, n, now, state, refuse) || beyond
+			beyond = a.checkTokens(c, n, now, divides, refuse) || beyond
 		} // the cool-down checks the probe, and the window its slow start
 	}
 	if last != 0 {
@@ -193,15 +192,15 @@ func (a *account) check(c *Claim, needs []Need, r *Rules, now int64, others map[
 
 // checkTokens checks a claim against a sliding log or the concurrency slots. It reports whether the claim's client exceeds its
 // nominal part.
-func (a *account) checkTokens(c *Claim, n *Need, now int64, state clientState, refuse func(Reason, int64, *Need)) (beyond bool) {
+func (a *account) checkTokens(c *Claim, n *Need, now int64, divides bool, refuse func(Reason, int64, *Need)) (beyond bool) {
 	l, waiting, inUse, more := n.log, &a.waits, int64(len(a.reservations)), slotsWait
 	if l != nil {
 		l.expire(now)
 		waiting, inUse, more = &l.waits, l.Total+l.held, waitTime
 	}
 	d := n.division(inUse, now)
-	if state != nil {
-		d.sharing = state(n)
+	if divides {
+		d.sharing = a.sharingOf(c, n, now)
 	}
 	v := d.divide()
 	if v.Missing > 0 {
@@ -225,7 +224,7 @@ func (a *account) checkTokens(c *Claim, n *Need, now int64, state clientState, r
 
 // checkWindow checks a claim against its primary window.
 func (a *account) checkWindow(
-	c *Claim, n *Need, needs []Need, r *Rules, now int64, others map[string]int64, state clientState, refuse func(Reason, int64, *Need),
+	c *Claim, n *Need, needs []Need, r *Rules, now int64, others map[string]int64, divides bool, refuse func(Reason, int64, *Need),
 ) {
 	w, foreign := n.window, others[n.Budget]
 	ok, until := w.admits(now, r, c.cost(), c.Batch, foreign)
@@ -244,10 +243,10 @@ func (a *account) checkWindow(
 		}
 		return
 	}
-	if state == nil || n.Client == "" {
+	if !divides || n.Client == "" {
 		return
 	}
-	switch v := (division{Cost: n.Cost, Limit: n.Limit, Free: w.free(r), Now: now, sharing: state(n)}).divide(); {
+	switch v := (division{Cost: n.Cost, Limit: n.Limit, Free: w.free(r), Now: now, sharing: a.sharingOf(c, n, now)}).divide(); {
 	case v.Missing > 0, v.Kept:
 		refuse(ClientBudget, w.retryAt(c, r, nil, now), n)
 	case v.Yields:
@@ -268,7 +267,8 @@ func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int
 	if a.Cooldown.Probing {
 		list = append(list, Need{Budget: probeBudget, Reason: Cooldown, Cost: 1, Limit: 1})
 	}
-	for _, s := range spends {
+	for i := range spends {
+		s := &spends[i]
 		if unlimited && s.Budget == Primary {
 			continue
 		}
@@ -292,7 +292,7 @@ func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int
 	if !w.Confirmed && w.slowStarted < slowStartBurst {
 		list = append(list, Need{Budget: startPrefix + c.Resource, Reason: Primary, Cost: 1, Limit: slowStartBurst})
 	}
-	whole := Need{Budget: windowPrefix + c.Resource, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit), window: w}
+	whole := Need{Budget: w.budget, Reason: Primary, Cost: w.costOf(c, r), Limit: r.Usable(w.Limit), window: w}
 	if w.divided(c) {
 		own, others := w.divide(c, r, a.others, now)
 		whole.Client, whole.Share, whole.Guarantees = own[0].Budget, c.share(), others
@@ -304,14 +304,19 @@ func (a *account) needs(list []Need, c *Claim, spends []Spend, r *Rules, now int
 
 // holds returns the costs that a reservation of a claim holds.
 func (a *account) holds(c *Claim, w *window, needs []Need) []hold {
-	list := make([]hold, 0, 2*len(needs))
-	for _, n := range needs {
+	perNeed := 1
+	if len(c.Clients) > 0 {
+		perNeed = 2
+	}
+	list := make([]hold, 0, perNeed*len(needs))
+	for i := range needs {
+		n := &needs[i]
 		if n.log == nil {
 			continue
 		}
 		list = append(list, hold{log: n.log, cost: n.Cost, cpu: n.Reason == CPU})
 		if n.Client != "" {
-			list = append(list, hold{log: a.clientLog(&n), cost: n.Cost, cpu: n.Reason == CPU})
+			list = append(list, hold{log: a.clientLog(n), cost: n.Cost, cpu: n.Reason == CPU})
 		}
 	}
 	if w.divided(c) && !a.unlimited(w) {
@@ -424,8 +429,9 @@ func (a *account) Settle(p *Permit, o *Outcome, r *Rules, now int64) {
 		a.changeCooldown(func(s *cooldown) { // another replica may know an earlier error of the same cause
 			s.limited(retryAfter, s.separate(sent, now), reopens, now, r.Usable(int64(r.Concurrent)), int64(r.Probes))
 		})
-	case o.Limited == policy.NotLimited && !o.Failed:
-		a.changeCooldown(func(s *cooldown) { s.succeeded(p.ID, now) })
+	case o.Limited == policy.NotLimited && !o.Failed && !a.Cooldown.calm():
+		id := p.ID
+		a.changeCooldown(func(s *cooldown) { s.succeeded(id, now) })
 	}
 	if last := a.Cooldown.Content; p.CreatesContent && o.Succeeded && o.Limited == policy.NotLimited && last.Errors > 0 && sent > last.LastError {
 		a.changeCooldown(func(s *cooldown) { s.Content.Errors = 0 })
@@ -571,7 +577,7 @@ func (a *account) Renew(p *OpenPermit, r *Rules, now int64) {
 	v := a.reservations[p.ID]
 	if v == nil {
 		w := a.window(r, p.Resource)
-		v = &reservation{id: p.ID, client: p.Client, window: w, cost: p.cost(), holds: a.holds(&p.Claim, w, a.needs(nil, &p.Claim, r.Spends(p.Claim), r, now))}
+		v = &reservation{id: p.ID, client: p.Client, window: w, cost: p.cost(), holds: a.holds(&p.Claim, w, a.needs(nil, &p.Claim, r.Spends(nil, &p.Claim), r, now))}
 		a.reserve(v)
 	}
 	if v.abandoned {
@@ -615,15 +621,17 @@ func (a *account) advance(now int64) int64 {
 func logKey(budget Reason, scope string) string { return string(budget) + ":" + scope }
 
 // log returns the sliding log of a spend with its key, and creates it if necessary.
-func (a *account) log(s Spend) (key string, l *slidingLog) {
-	key = logKey(s.Budget, s.Scope)
-	l = a.Logs[key]
+func (a *account) log(s *Spend) (key string, l *slidingLog) {
+	l = a.Logs[logKey(s.Budget, s.Scope)]
 	if l == nil {
 		l = &slidingLog{Budget: s.Budget, Scope: s.Scope}
-		a.Logs[key] = l
+		a.Logs[logKey(s.Budget, s.Scope)] = l
+	}
+	if l.key == "" { // new or from a snapshot
+		l.key = logKey(s.Budget, s.Scope)
 	}
 	l.Window, l.Merge = s.Window.Microseconds(), s.Merge.Microseconds()
-	return key, l
+	return l.key, l
 }
 
 // clientLog returns the log that counts the tokens that the client of a need uses of its log, and creates it if necessary.
@@ -653,6 +661,9 @@ func (a *account) window(r *Rules, resource string) *window {
 	if w == nil {
 		w = newWindow(resource, r.For(a.kind(r), resource))
 		a.Windows[resource] = w
+	}
+	if w.budget == "" { // new or from a snapshot
+		w.budget = windowPrefix + resource
 	}
 	return w
 }

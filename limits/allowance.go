@@ -111,7 +111,7 @@ func (c *cooldown) putAllowance(key string, s allowance) {
 
 // limitOf returns the limit of a spend, or its allowance after limit errors. The log of a resource has the limit of its window. The
 // allowance is at least the cost of one request, because a more expensive request could never be sent.
-func (a *account) limitOf(s Spend, w *window, r *Rules) int64 {
+func (a *account) limitOf(s *Spend, w *window, r *Rules) int64 {
 	switch {
 	case s.Budget == Primary:
 		return r.Usable(w.Limit)
@@ -127,7 +127,7 @@ func (a *account) learnAllowances(c Claim, r *Rules, now int64) {
 	use := func(used, limit int64) int64 { return used * fullAllowance / max(1, limit) }
 	otherUse := use(int64(len(a.reservations))+a.others[slotsBudget], r.Usable(int64(r.Concurrent)))
 	var uses []logUse
-	for _, s := range r.Spends(c) {
+	for _, s := range r.Spends(nil, &c) {
 		l := a.Logs[logKey(s.Budget, s.Scope)]
 		if l == nil || s.Limit <= 0 {
 			continue

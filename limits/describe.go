@@ -130,7 +130,7 @@ func (r *Rules) LogBudget(budget Reason, scope string, used, held int) Budget {
 	if budget == Writes {
 		limit = r.writeLimit(scope)
 	}
-	for _, s := range r.Spends(Claim{Operation: scope, Resource: scope, CreatesContent: true}) {
+	for _, s := range r.Spends(nil, &Claim{Operation: scope, Resource: scope, CreatesContent: true}) {
 		if s.Budget == budget && s.Scope == scope {
 			limit = int(s.Limit)
 		}

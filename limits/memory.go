@@ -30,8 +30,9 @@ type Memory struct {
 	rules    Rules
 	accounts map[string]*account // by canonical name
 	aliases  Aliases
-	peak     int    // most accounts since accounts was allocated
-	needs    []Need // of the claim that Admit decides
+	peak     int     // most accounts since accounts was allocated
+	spends   []Spend // of the claim that Admit decides
+	needs    []Need  // of that claim
 	clock    *Clock
 	started  int64
 	cold     bool // the spends before the start are unknown
@@ -143,7 +144,12 @@ func (m *Memory) Canonical(name string) string {
 }
 
 // canonical returns the canonical name of an account. mu must be held.
-func (m *Memory) canonical(name string) string { return m.aliases.Canonical(name, m.now()) }
+func (m *Memory) canonical(name string) string {
+	if m.aliases.list == nil {
+		return name // without reading the clock
+	}
+	return m.aliases.Canonical(name, m.now())
+}
 
 // account returns an account, and creates it if necessary.
 func (m *Memory) account(name string, kind policy.CallerKind) *account {
@@ -158,14 +164,17 @@ func (m *Memory) account(name string, kind policy.CallerKind) *account {
 }
 
 // fillLogs returns the spends of a claim. After a cold start or an unclean stop, it fills the new logs of the account.
-func (m *Memory) fillLogs(a *account, c Claim) []Spend {
-	spends := m.rules.Spends(c)
-	for _, s := range spends {
-		if (m.cold || a.Assumed != 0) && a.Logs[logKey(s.Budget, s.Scope)] == nil {
+func (m *Memory) fillLogs(a *account, c *Claim) []Spend {
+	m.spends = m.rules.Spends(m.spends[:0], c)
+	if !m.cold && a.Assumed == 0 {
+		return m.spends
+	}
+	for _, s := range m.spends {
+		if a.Logs[logKey(s.Budget, s.Scope)] == nil {
 			m.spendAssumed(a, s)
 		}
 	}
-	return spends
+	return m.spends
 }
 
 // rampSteps is the number of steps in which the tokens of a "ramp" return.
@@ -174,7 +183,7 @@ const rampSteps = 16
 // fill adds the assumed spending before a start to a log.
 func (m *Memory) fill(a *account, s Spend, started int64, assumption string) {
 	var spent, steps int64
-	_, l := a.log(s)
+	_, l := a.log(&s)
 	switch assumption {
 	case "strict":
 		spent, steps = s.Limit, 1
@@ -215,8 +224,8 @@ func (m *Memory) Admit(_ context.Context, claim Claim) Decision {
 	a := m.account(claim.Account, claim.Kind)
 	repeated := a.reservations[claim.ID] != nil
 	now := a.advance(m.now())
-	m.needs = a.needs(m.needs[:0], &claim, m.fillLogs(a, claim), &m.rules, now)
-	d := a.admit(&claim, m.needs, &m.rules, now, nil, a.clients(&claim, now))
+	m.needs = a.needs(m.needs[:0], &claim, m.fillLogs(a, &claim), &m.rules, now)
+	d := a.admit(&claim, m.needs, &m.rules, now, nil, true)
 	switch {
 	case !known && !d.Granted:
 		delete(m.accounts, a.Name) // a refusal changes nothing
@@ -226,22 +235,20 @@ func (m *Memory) Admit(_ context.Context, claim Claim) Decision {
 	return d
 }
 
-// clients returns the use and the waits of the clients of an account. Of an account that replicas share, only Redis knows them.
-func (a *account) clients(c *Claim, now int64) clientState {
-	return func(n *Need) sharing {
-		if n.Client == "" {
-			return sharing{}
-		}
-		waiting, kept := a.waits, int64(0)
-		switch {
-		case n.log != nil:
-			waiting = n.log.waits
-		case n.window != nil:
-			waiting, kept = n.window.waits, n.window.unused(n.Guarantees, nil, now)
-		}
-		used := func(client string) int64 { return a.useBy(client, n.Budget, now) }
-		return sharing{n.Share, n.Shares, used(c.Client), kept, waiting.others(c.Client, now, used)}
+// sharingOf returns the use and the waits of the clients of an account. Of an account that replicas share, only Redis knows them.
+func (a *account) sharingOf(c *Claim, n *Need, now int64) sharing {
+	if n.Client == "" {
+		return sharing{}
 	}
+	waiting, kept := a.waits, int64(0)
+	switch {
+	case n.log != nil:
+		waiting = n.log.waits
+	case n.window != nil:
+		waiting, kept = n.window.waits, n.window.unused(n.Guarantees, nil, now)
+	}
+	used := func(client string) int64 { return a.useBy(client, n.Budget, now) }
+	return sharing{n.Share, n.Shares, used(c.Client), kept, waiting.others(c.Client, now, used)}
 }
 
 // Settle implements [Ledger] and never fails.
@@ -280,7 +287,7 @@ func (m *Memory) Renew(permits []OpenPermit) {
 	now := m.now()
 	for _, p := range permits {
 		a := m.account(p.Account, p.Kind)
-		m.fillLogs(a, p.Claim)
+		m.fillLogs(a, &p.Claim)
 		a.Renew(&p, &m.rules, now)
 		m.cover(a, p.Resource)
 	}

@@ -63,7 +63,7 @@ func (m *mergeModel) step(limitErrors bool) {
 		i, c := rapid.IntRange(0, 1).Draw(m.T, "account"), m.claim()
 		a := m.separate[i]
 		now := a.advance(m.now)
-		if !a.admit(&c, a.needs(nil, &c, m.rules.Spends(c), &m.rules, now), &m.rules, now, nil, nil).Granted {
+		if !a.admit(&c, a.needs(nil, &c, m.rules.Spends(nil, &c), &m.rules, now), &m.rules, now, nil, false).Granted {
 			return
 		}
 		// The account with all events sends the request even beyond a limit.
@@ -147,7 +147,7 @@ func TestMergedAccountIsAsStrictAsBothAccounts(t *testing.T) {
 		var refusals []string
 		for _, a := range m.separate {
 			a.advance(m.now)
-			if d := a.check(&c, a.needs(nil, &c, m.rules.Spends(c), &m.rules, m.now), &m.rules, m.now, nil, nil); !d.Granted {
+			if d := a.check(&c, a.needs(nil, &c, m.rules.Spends(nil, &c), &m.rules, m.now), &m.rules, m.now, nil, false); !d.Granted {
 				refusals = append(refusals, fmt.Sprint(a.Name, d))
 			}
 		}
@@ -157,7 +157,7 @@ func TestMergedAccountIsAsStrictAsBothAccounts(t *testing.T) {
 		if after := m.tokens(merged); !maps.Equal(before, after) {
 			t.Fatalf("tokens in use: %v before the merge, %v afterwards", before, after)
 		}
-		d := merged.check(&c, merged.needs(nil, &c, m.rules.Spends(c), &m.rules, m.now), &m.rules, m.now, nil, nil)
+		d := merged.check(&c, merged.needs(nil, &c, m.rules.Spends(nil, &c), &m.rules, m.now), &m.rules, m.now, nil, false)
 		if d.Granted && len(refusals) > 0 {
 			t.Fatalf("the merged account grants a claim that was refused: %v", refusals)
 		}
@@ -186,9 +186,9 @@ func TestMergedAccountForgetsNoEvent(t *testing.T) {
 		merged.merge(m.separate[1], m.now, 0)
 		for range 3 {
 			c := m.claim()
-			d := merged.check(&c, merged.needs(nil, &c, m.rules.Spends(c), &m.rules, m.now), &m.rules, m.now, nil, nil)
+			d := merged.check(&c, merged.needs(nil, &c, m.rules.Spends(nil, &c), &m.rules, m.now), &m.rules, m.now, nil, false)
 			now := m.all.advance(m.now)
-			if want := m.all.check(&c, m.all.needs(nil, &c, m.rules.Spends(c), &m.rules, now), &m.rules, now, nil, nil); d.Granted && !want.Granted {
+			if want := m.all.check(&c, m.all.needs(nil, &c, m.rules.Spends(nil, &c), &m.rules, now), &m.rules, now, nil, false); d.Granted && !want.Granted {
 				t.Fatalf("the merged account grants a claim that an account with all events refuses: %v", want)
 			}
 			m.now += int64(rapid.IntRange(0, 90).Draw(t, "seconds")) * second

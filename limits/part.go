@@ -115,7 +115,7 @@ func (p *Part) Whole(budget string) string {
 // Needs returns what a claim needs from each budget.
 func (p *Part) Needs(c Claim, r *Rules, now int64) []Need {
 	now = p.advance(now)
-	list := p.needs(nil, &c, r.Spends(c), r, now)
+	list := p.needs(nil, &c, r.Spends(nil, &c), r, now)
 	for i := range list {
 		if list[i].Waiting = c.Waiting; len(c.Clients) == 0 {
 			list[i].Share = 1
@@ -133,13 +133,13 @@ func (p *Part) Check(c Claim, r *Rules, now int64) Decision {
 	if p.Has(c) {
 		return Decision{Granted: true}
 	}
-	return p.check(&c, p.needs(nil, &c, r.Spends(c), r, now), r, now, nil, nil)
+	return p.check(&c, p.needs(nil, &c, r.Spends(nil, &c), r, now), r, now, nil, false)
 }
 
 // Admit decides a claim for which the replica has leases, like [Ledger.Admit].
 func (p *Part) Admit(c Claim, r *Rules, now int64) Decision {
 	now = p.advance(now)
-	return p.admit(&c, p.needs(nil, &c, r.Spends(c), r, now), r, now, p.others, nil)
+	return p.admit(&c, p.needs(nil, &c, r.Spends(nil, &c), r, now), r, now, p.others, false)
 }
 
 // Touches returns the budgets that a permit of a claim uses, and the window of another resource that its response
@@ -155,7 +155,7 @@ func (p *Part) Touches(c Claim, named string, r *Rules) []string {
 			list = append(list, clientBudget(c.Resource, name))
 		}
 	}
-	for _, s := range r.Spends(c) {
+	for _, s := range r.Spends(nil, &c) {
 		list = append(list, logKey(s.Budget, s.Scope))
 		if len(c.Clients) > 0 && s.Budget != Writes {
 			list = append(list, clientKey(list[len(list)-1], c.Client))

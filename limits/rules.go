@@ -46,9 +46,8 @@ const (
 	mergeParts = 256
 )
 
-// Spends returns the cost of a claim in every sliding log of its account.
-func (r *Rules) Spends(c Claim) []Spend {
-	list := make([]Spend, 0, 2) // most claims have points and CPU time
+// Spends appends the cost of a claim in every sliding log of its account to list.
+func (r *Rules) Spends(list []Spend, c *Claim) []Spend {
 	graphQL := c.Resource == policy.GraphQL
 	if c.CreatesContent {
 		for _, w := range r.Content {
@@ -68,12 +67,12 @@ func (r *Rules) Spends(c Claim) []Spend {
 		w := r.For(c.Kind, c.Resource)
 		list = append(list, r.spend(Primary, c.Resource, 1, w.Max, w.Window))
 	}
-	return r.appendWrites(list, &c)
+	return r.appendWrites(list, c)
 }
 
 // paced reports whether a claim waits for the pace of a log even if the log is almost empty. In a long window, an even rate
 // would be too low for such a claim.
-func (s Spend) paced(c *Claim) bool { return c.Paced && s.Window.Microseconds() < dividedFrom }
+func (s *Spend) paced(c *Claim) bool { return c.Paced && s.Window.Microseconds() < dividedFrom }
 
 // clientKey returns the key of the log that counts the tokens that a client uses of the log with the key whole.
 func clientKey(whole, client string) string { return clientPrefix + whole + ":" + client }

@@ -14,6 +14,8 @@ type slidingLog struct {
 	held  int64
 	// left is the number of tokens that the last line of a file still covers.
 	left int64
+	// key is the key of the log in its account, or "" until a claim uses it.
+	key string
 	// whole is the key of the log whose tokens this log counts for one client, otherwise "".
 	whole string
 	// waits contains the clients that wait for tokens. pace is the time at which the next paced claim is due.

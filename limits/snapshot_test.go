@@ -117,7 +117,7 @@ func TestColdStartReducesBudgets(t *testing.T) {
 					time.Sleep(time.Duration(i) * 15 * time.Second)
 					a := newAccount("a", policy.User)
 					s := Spend{Budget: Points, Scope: "op", Limit: 900, Cost: 1, Window: time.Minute}
-					_, log := a.log(s)
+					_, log := a.log(&s)
 					m.fill(a, s, m.started, c.start)
 					log.expire(m.now())
 					got := 900 - log.Total

@@ -40,7 +40,9 @@ const (
 // account, and the costs of requests are known.
 type window struct {
 	Resource string
-	Length   int64
+	// budget names the budget of the window among those of its account, or is "" until a claim uses the window.
+	budget string
+	Length int64
 	// Limit is the latest reported limit, or the documented limit.
 	Limit int64
 	// Reports describe the open window. If regions of the upstream count separately, or a Date is wrong, Reports contains two

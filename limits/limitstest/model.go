@@ -189,7 +189,7 @@ func (m *model) admit(c limits.Claim, now int64) limits.Decision {
 	w := m.window(c.Resource)
 	p := &openPermit{id: c.ID, granted: now, ends: now + permitLife, window: w, price: priceOf(c)}
 	var paces []func()
-	for _, s := range m.rules.Spends(c) {
+	for _, s := range m.rules.Spends(nil, &c) {
 		if s.Budget == limits.Primary && m.unlimited(w) {
 			continue
 		}
@@ -541,7 +541,7 @@ func (m *model) renew(c limits.Claim, elapsed time.Duration, now int64) {
 	p := m.find(c.ID)
 	if p == nil {
 		p = &openPermit{id: c.ID, window: m.window(c.Resource), price: priceOf(c)}
-		for _, s := range m.rules.Spends(c) {
+		for _, s := range m.rules.Spends(nil, &c) {
 			p.holds = append(p.holds, holding{m.log(s), s.Cost, s.Budget == limits.CPU})
 		}
 		m.open = append(m.open, p)

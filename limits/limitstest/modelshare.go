@@ -56,7 +56,7 @@ func (m *model) learnShare(c limits.Claim, now int64) {
 	} else {
 		other = int64(len(m.open)) * 1000
 	}
-	for _, s := range m.rules.Spends(c) {
+	for _, s := range m.rules.Spends(nil, &c) {
 		i := slices.IndexFunc(m.logs, func(l *slidingLog) bool { return l.budget == s.Budget && l.scope == s.Scope })
 		if i < 0 || s.Limit < 1 {
 			continue
