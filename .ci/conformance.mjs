@@ -34,42 +34,48 @@ const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'conformance-'))
 const log = fs.openSync(path.join(folder, 'log'), 'w')
 const children = []
 
-// start starts a program that listens on a free port of its own, and returns the port. Between the choice of the port and the
-// start another process can take it; then the program ends, and is started again with another port.
+// start starts a program that listens on a port of its own, and returns the port.
 async function start (program, argumentsFor) {
-  for (let i = 0; i < 5; i++) {
-    const port = await freePort()
-    const { args, ...options } = await argumentsFor(port)
-    const child = spawn(program, args, { stdio: ['ignore', log, log], ...options })
-    children.push(child)
-    if (await accepts(port, child)) return port
-  }
-  throw new Error(`${program} does not accept connections:\n${fs.readFileSync(path.join(folder, 'log'))}`)
-}
-
-async function freePort () {
-  const server = net.createServer().listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address()
-  server.close()
-  await once(server, 'close')
+  const port = await freePort()
+  const { args, ...options } = argumentsFor(port)
+  const child = spawn(program, args, { stdio: ['ignore', log, log], ...options })
+  children.push(child)
+  await accepts(port, child)
   return port
 }
 
-// accepts waits until a child accepts connections. It returns false if the child ends before or needs more than 30 seconds.
+// freePort returns a port on which no process listens. It is below the ephemeral ports of Linux, so that no outgoing connection can
+// use it.
+async function freePort () {
+  for (let i = 0; i < 1000; i++) {
+    const port = 10_000 + Math.floor(5_000 * Math.random())
+    const server = net.createServer().listen(port, '127.0.0.1')
+    try {
+      await once(server, 'listening')
+    } catch {
+      continue // in use
+    }
+    server.close()
+    await once(server, 'close')
+    return port
+  }
+  throw new Error('1000 ports are in use')
+}
+
+// accepts waits until a child accepts connections.
 async function accepts (port, child) {
   for (let i = 0; i < 300 && child.exitCode === null; i++) {
     const socket = net.connect(port, '127.0.0.1')
     try {
       await once(socket, 'connect')
-      return child.exitCode === null
+      return
     } catch {
       await new Promise(resolve => setTimeout(resolve, 100))
     } finally {
       socket.destroy()
     }
   }
-  return false
+  throw new Error(`${child.spawnfile} does not accept connections on port ${port}:\n${fs.readFileSync(path.join(folder, 'log'))}`)
 }
 
 // startGateway returns the URL of a new gateway. No limit is reached, although the suite sends many requests at the same time.

@@ -79,7 +79,7 @@ func (c *cooldown) slots(now, documented int64) int64 {
 
 // calm reports whether neither a grant nor a success changes the cool-down.
 func (c *cooldown) calm() bool {
-	return c.Closed == 0 && !c.Probing && c.SlowStart == 0 && c.Errors == 0 && c.Ceiling == 0 && len(c.Allowances) == 0
+	return c.Closed == 0 && !c.Probing && c.Errors == 0 && c.Ceiling == 0 && len(c.Allowances) == 0
 }
 
 // granted records a granted permit. inUse is the number of slots in use, including the slot of this permit.

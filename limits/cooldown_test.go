@@ -61,3 +61,25 @@ func TestCeilingEndsAtTheDocumentedLimit(t *testing.T) {
 		failIf(t, c.Ceiling != want, "after %d grants: ceiling %d, want %d", i+1, c.Ceiling, want)
 	}
 }
+
+// TestCalmCooldownNeverChanges tries all states of a cool-down in which each number is zero or 1000.
+func TestCalmCooldownNeverChanges(t *testing.T) {
+	for state := range int64(1 << 11) {
+		next := func() int64 {
+			bit := state & 1
+			state >>= 1
+			return 1000 * bit
+		}
+		c := cooldown{
+			pause:   pause{Until: next(), LastError: next(), Errors: next()},
+			Probing: next() != 0, SlowStart: next(), Ceiling: next(), Raised: next(), FailedProbes: next(), Closed: next(),
+		}
+		if next() != 0 {
+			c.setAllowance("points:op", leastAllowance, 0)
+		}
+		changed := c.clone()
+		changed.granted(1, 2*allowanceHold, next(), 100)
+		changed.succeeded(1, 2*allowanceHold)
+		failIf(t, c.calm() && !changed.equal(&c), "a calm cool-down changed from %+v to %+v", c, changed)
+	}
+}
